@@ -12,6 +12,7 @@ use concord_client::{Client, Error, Item, Operation, Request};
 use serde_json::{Value, json};
 
 use super::{
+    change::{WayArgs, operations},
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current,
     interrupt::{self, Doing},
@@ -25,6 +26,8 @@ use super::{
 const OPERATIONS_MAX: usize = 1000;
 /// Maximum size of a batch, in bytes; a node accepts 8 MiB by default.
 const BATCH_BYTES_MAX: usize = 6 * 1024 * 1024;
+/// Number of operations of a change request.
+const PROPOSED_MAX: usize = 1000;
 /// Number of operations of each batch if there are several.
 const BATCH_OPERATIONS: usize = 500;
 /// The message for an interruption: the state of the other batches.
@@ -67,6 +70,8 @@ pub(super) struct ApplyArgs {
     tries: TryArgs,
     #[command(flatten)]
     files: FileArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// Validate all changes on the cluster and show them, without storing anything
     #[arg(long)]
     dry_run: bool,
@@ -128,10 +133,14 @@ impl PruneBounds {
 pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
     let wanted = Manifests::read(&args.files)?;
     let format = args.node.format.or_table();
-    with_cluster(&args.node, &args.tries, async |client| {
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
         let mut plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
         if !args.show_secrets {
             plan.hide_secrets();
+        }
+        if args.way.title().is_some() {
+            args.bounds.check(&plan)?;
+            return propose(&client, &plan, args).await;
         }
         if args.dry_run {
             try_all(&client, &plan).await?;
@@ -154,7 +163,7 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
             }
             confirm(&format!("{} will be deleted", counted(deleted.len() as u64, "config")), args.yes)?;
         }
-        let plan = execute(&client, plan, args.split).await?;
+        let plan = execute(&client, plan, args.split, &args.way).await?;
         report(&plan, &format, true)
     })
 }
@@ -264,8 +273,31 @@ async fn try_all(client: &Client, plan: &ApplyPlan) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Makes one change request of a plan.
+async fn propose(client: &Client, plan: &ApplyPlan, args: &ApplyArgs) -> Result<(), Failure> {
+    let format = args.node.format.or_table();
+    let mut batches = batches(plan, PROPOSED_MAX);
+    if batches.len() > 1 {
+        let text = format!(
+            "the changes exceed one change request ({PROPOSED_MAX} operations): apply fewer files at a time"
+        );
+        return Err(Failure::Usage(text));
+    }
+    if !plan.after.is_empty() {
+        let text = "unique fields that need a new index take two steps: propose the index first, and the rest when it is built";
+        return Err(Failure::Usage(text.into()));
+    }
+    let Some(batch) = batches.pop() else { return report(plan, &format, false) };
+    args.way.propose(client, operations(batch)?, args.dry_run, &format).await.map(drop)
+}
+
 /// Applies a plan.
-pub(super) async fn execute(client: &Client, plan: ApplyPlan, split: bool) -> Result<ApplyPlan, Failure> {
+pub(super) async fn execute(
+    client: &Client,
+    plan: ApplyPlan,
+    split: bool,
+    way: &WayArgs,
+) -> Result<ApplyPlan, Failure> {
     let whole = batches(&plan, OPERATIONS_MAX).len();
     if whole > 1 && !split {
         return Err(Failure::Usage(format!(
@@ -276,10 +308,10 @@ pub(super) async fn execute(client: &Client, plan: ApplyPlan, split: bool) -> Re
     }
     let (plan, operations_max) =
         if whole > 1 { (plan.divided(), BATCH_OPERATIONS) } else { (plan, OPERATIONS_MAX) };
-    send_batches(client, &batches(&plan, operations_max)).await?;
+    send_batches(client, &batches(&plan, operations_max), way).await?;
     for step in &plan.after {
         interrupt::now(Doing::Writing);
-        if let Err(failure) = set_unique(client, step).await {
+        if let Err(failure) = set_unique(client, step, way).await {
             failure.report();
             let text =
                 format!("everything is applied except the unique fields of definition {}", step.definition);
@@ -290,7 +322,7 @@ pub(super) async fn execute(client: &Client, plan: ApplyPlan, split: bool) -> Re
 }
 
 /// Sets the unique fields of a definition, unless another client has changed them.
-async fn set_unique(client: &Client, step: &UniqueFieldsStep) -> Result<(), Failure> {
+async fn set_unique(client: &Client, step: &UniqueFieldsStep, way: &WayArgs) -> Result<(), Failure> {
     let found = current::definition(client, &step.definition).await?;
     let found = found.filter(|found| found.value.unique == step.before).ok_or_else(|| {
         Failure::Failed(format!(
@@ -303,15 +335,16 @@ async fn set_unique(client: &Client, step: &UniqueFieldsStep) -> Result<(), Fail
         paths: step.paths.clone(),
         if_match: Some(found.revision.into()),
     };
-    client.send(Request::operation(&operation)).await?;
+    client.send(way.on(Request::operation(&operation))).await?;
     Ok(())
 }
 
-async fn send_batches(client: &Client, batches: &[Vec<&Operation>]) -> Result<(), Failure> {
+async fn send_batches(client: &Client, batches: &[Vec<&Operation>], way: &WayArgs) -> Result<(), Failure> {
     let total: usize = batches.iter().map(Vec::len).sum();
     let progress = Progress::with_rest(total, "operations", UNDER_WAY);
     for (place, batch) in batches.iter().enumerate() {
-        let sent = client.batch(batch.iter().copied()).await.map_err(|error| explain(error, batch));
+        let request = way.on(Request::batch(batch.iter().copied()));
+        let sent = client.send(request).await.map_err(|error| explain(error, batch));
         if let Err(failure) = sent {
             drop(progress);
             if place > 0 {

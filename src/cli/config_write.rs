@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
+    change::{WayArgs, operations},
     config::ConfigTarget,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::config_path,
@@ -49,6 +50,8 @@ pub(super) struct ConfigCreateArgs {
     target: ConfigTarget,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
@@ -60,6 +63,8 @@ pub(super) struct PutArgs {
     target: ConfigTarget,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
@@ -89,6 +94,8 @@ pub(super) struct PatchArgs {
     target: ConfigTarget,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The type of the patch [default: `json` for a list, `merge` for an object]
     #[arg(long = "type", value_name = "TYPE")]
     form: Option<PatchType>,
@@ -104,6 +111,8 @@ pub(super) struct PatchArgs {
 pub(super) struct ConfigDeleteArgs {
     #[command(flatten)]
     target: ConfigTarget,
+    #[command(flatten)]
+    way: WayArgs,
     /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
@@ -119,6 +128,8 @@ pub(super) struct ConfigDeleteArgs {
 pub(super) struct RollbackArgs {
     #[command(flatten)]
     target: ConfigTarget,
+    #[command(flatten)]
+    way: WayArgs,
     /// The revision to restore
     #[arg(long, value_name = "REVISION")]
     to: u64,
@@ -147,15 +158,33 @@ pub(super) struct ValidateArgs {
     all_violations: bool,
 }
 
-/// Sends a write of one config and reports the result.
-fn write(target: &ConfigTarget, request: Request, done: &str, is_dry_run: bool) -> Result<(), Failure> {
-    with_cluster(&target.node, &target.tries, async |client| {
-        if !is_dry_run {
-            interrupt::now(Doing::Writing);
-        }
-        let answer = client.send(request.dry_run(is_dry_run)).await?;
-        target.print(done, is_dry_run, &answer)
-    })
+/// A write of one config.
+struct ConfigWrite<'a> {
+    target: &'a ConfigTarget,
+    way: &'a WayArgs,
+    /// The write as an operation of a change request.
+    operation: Operation,
+    /// What is said of the config when it is done.
+    done: &'a str,
+    is_dry_run: bool,
+}
+
+impl ConfigWrite<'_> {
+    /// Sends it as a request of its own, or as a change request, and reports the result.
+    fn send(self, request: Request) -> Result<(), Failure> {
+        let Self { target, way, operation, done, is_dry_run } = self;
+        with_cluster(&target.node, &way.tries(&target.tries), async |client| {
+            let format = target.node.format.or_table();
+            if way.propose(&client, operations([&operation])?, is_dry_run, &format).await? {
+                return Ok(());
+            }
+            if !is_dry_run {
+                interrupt::now(Doing::Writing);
+            }
+            let answer = client.send(way.on(request).dry_run(is_dry_run)).await?;
+            target.print(done, is_dry_run, &answer)
+        })
+    }
 }
 
 impl ConfigTarget {
@@ -192,7 +221,9 @@ impl ConfigTarget {
 /// Runs `config create`.
 pub(super) fn create(args: &ConfigCreateArgs) -> Result<(), Failure> {
     let operation = args.target.create(args.data.read()?);
-    write(&args.target, Request::operation(&operation), "created", args.dry_run)
+    let request = Request::operation(&operation);
+    let ConfigCreateArgs { target, way, dry_run, .. } = args;
+    ConfigWrite { target, way, operation, done: "created", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config put`.
@@ -203,7 +234,10 @@ pub(super) fn put(args: &PutArgs) -> Result<(), Failure> {
         (None, true) => PutMode::Upsert,
         (None, false) => PutMode::Replace,
     };
-    write(&args.target, Request::operation(&args.target.put(data, mode)), "put", args.dry_run)
+    let operation = args.target.put(data, mode);
+    let request = Request::operation(&operation);
+    let PutArgs { target, way, dry_run, .. } = args;
+    ConfigWrite { target, way, operation, done: "put", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config patch`.
@@ -217,17 +251,27 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
     let path = config_path(&args.target.definition, &args.target.key);
     let request = Request::new(Method::PATCH, path).body(content_type, patch.to_string());
     let request = args.if_match.into_iter().fold(request, Request::if_match);
-    write(&args.target, request, "changed", args.dry_run)
+    let PatchArgs { target, way, dry_run, .. } = args;
+    let operation = Operation::PatchConfig {
+        definition: target.definition.clone(),
+        key: target.key.clone(),
+        patch,
+        if_match: args.if_match.map(IfMatch::Revision),
+    };
+    ConfigWrite { target, way, operation, done: "changed", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config delete`.
 pub(super) fn delete(args: &ConfigDeleteArgs) -> Result<(), Failure> {
     let ConfigTarget { definition, key, .. } = &args.target;
-    confirm(&format!("config {definition}/{key} will be deleted"), args.yes || args.dry_run)?;
+    let is_asked = !args.yes && !args.dry_run && args.way.title().is_none();
+    confirm(&format!("config {definition}/{key} will be deleted"), !is_asked)?;
     let (definition, key) = (definition.clone(), key.clone());
     let if_match = args.if_match.map(IfMatch::Revision);
     let operation = Operation::DeleteConfig { definition, key, if_match };
-    write(&args.target, Request::operation(&operation), "deleted", args.dry_run)
+    let request = Request::operation(&operation);
+    let ConfigDeleteArgs { target, way, dry_run, .. } = args;
+    ConfigWrite { target, way, operation, done: "deleted", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config rollback`.
@@ -240,7 +284,9 @@ pub(super) fn rollback(args: &RollbackArgs) -> Result<(), Failure> {
         if_match: args.if_match.map(IfMatch::Revision),
     };
     let done = format!("rolled back to {}", args.to);
-    write(&args.target, Request::operation(&operation), &done, args.dry_run)
+    let request = Request::operation(&operation);
+    let RollbackArgs { target, way, dry_run, .. } = args;
+    ConfigWrite { target, way, operation, done: &done, is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config validate`.

@@ -83,6 +83,11 @@ pub(super) struct TryArgs {
 }
 
 impl TryArgs {
+    /// The same with another reason.
+    pub(super) fn with_reason(&self, reason: &str) -> Self {
+        Self { reason: Some(reason.to_owned()), ..self.clone() }
+    }
+
     /// The reason for the change.
     pub(super) fn reason(&self) -> Option<&str> {
         self.reason.as_deref().filter(|reason| !reason.is_empty())

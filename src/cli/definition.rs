@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     apply::{self, ApplyArgs, DiffArgs},
+    change::{self, WayArgs},
     config_read::{history_of, print_history},
     connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
     current::definition_path,
@@ -75,6 +76,8 @@ pub(super) struct DefinitionCreateArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The key of the definition; not with -f
     #[arg(required_unless_present = "files")]
     key: Option<String>,
@@ -126,6 +129,8 @@ pub(super) struct DefinitionDeleteArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The key of the definition
     key: String,
     /// Fail if the definition has configs
@@ -151,6 +156,8 @@ pub(super) struct DefinitionUndeleteArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The key of the definition
     key: String,
     /// The revision or the time (RFC 3339) as of which it returns; without it, as it was when it was deleted
@@ -167,6 +174,8 @@ pub(super) struct DefinitionProtectArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The key of the definition
     key: String,
     /// End the protection, so that the definition can be deleted
@@ -322,10 +331,15 @@ async fn add_row(
 
 fn create(args: &DefinitionCreateArgs) -> Result<(), Failure> {
     let operations = creations(args)?;
-    with_cluster(&args.node, &args.tries, async |client| {
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
+        let format = args.node.format.or_table();
+        let proposed = change::operations(&operations)?;
+        if args.way.propose(&client, proposed, args.dry_run, &format).await? {
+            return Ok(());
+        }
         let (mut texts, mut created) = (Vec::new(), Vec::new());
         for operation in &operations {
-            let request = Request::operation(operation).dry_run(args.dry_run);
+            let request = args.way.on(Request::operation(operation)).dry_run(args.dry_run);
             if !args.dry_run {
                 interrupt::now(Doing::Writing);
             }
@@ -339,7 +353,6 @@ fn create(args: &DefinitionCreateArgs) -> Result<(), Failure> {
             ));
             created.push(answer.data()?);
         }
-        let format = args.node.format.or_table();
         print_done(&format, &created.into(), "config_definition_key", texts.join("\n"))
     })
 }
@@ -442,7 +455,20 @@ fn history(args: &DefinitionHistoryArgs) -> Result<(), Failure> {
 
 fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
     let path = definition_path(&args.key);
-    with_cluster(&args.node, &args.tries, async |client| {
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
+        let operation = Operation::DeleteDefinition {
+            definition: args.key.clone(),
+            restrict: args.restrict,
+            if_match: args.if_match.map(IfMatch::Revision),
+        };
+        let format = args.node.format.or_table();
+        if args.way.title().is_some() && args.purge {
+            let text = "--propose can't be combined with --purge: a change request keeps what it deletes";
+            return Err(Failure::Usage(text.into()));
+        }
+        if args.way.propose(&client, change::operations([&operation])?, args.dry_run, &format).await? {
+            return Ok(());
+        }
         let list = Request::get(format!("{path}/config/")).query("limit", 1);
         let total = match client.send(list).await {
             // Who may delete need not be allowed to read.
@@ -458,15 +484,10 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
         let forever = if args.purge { " for good" } else { "" };
         let what = format!("definition {}{configs} {would} be deleted{forever}", args.key);
         confirm(&what, args.yes || args.dry_run)?;
-        let operation = Operation::DeleteDefinition {
-            definition: args.key.clone(),
-            restrict: args.restrict,
-            if_match: args.if_match.map(IfMatch::Revision),
-        };
         if !args.dry_run {
             interrupt::now(Doing::Writing);
         }
-        let mut request = Request::operation(&operation).dry_run(args.dry_run);
+        let mut request = args.way.on(Request::operation(&operation)).dry_run(args.dry_run);
         if args.purge {
             request = request.query("purge", true);
         }
@@ -484,14 +505,18 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
 }
 
 fn protect(args: &DefinitionProtectArgs) -> Result<(), Failure> {
-    with_cluster(&args.node, &args.tries, async |client| {
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
         let operation = Operation::SetProtection {
             definition: args.key.clone(),
             protected: !args.off,
             if_match: args.if_match.map(IfMatch::Revision),
         };
+        let format = args.node.format.or_table();
+        if args.way.propose(&client, change::operations([&operation])?, false, &format).await? {
+            return Ok(());
+        }
         interrupt::now(Doing::Writing);
-        let mut data = client.send(Request::operation(&operation)).await?.data()?;
+        let mut data = client.send(args.way.on(Request::operation(&operation))).await?.data()?;
         data["config_definition_key"] = args.key.as_str().into();
         let state = if args.off { "is no longer protected" } else { "is protected from deletion" };
         let text = format!("definition {} {state}", args.key);
@@ -503,11 +528,21 @@ fn undelete(args: &DefinitionUndeleteArgs) -> Result<(), Failure> {
     let at = args.at.as_deref().map_or(UndeleteAt::Deletion, |at| {
         at.parse().map_or_else(|_| UndeleteAt::Time(at.into()), UndeleteAt::Revision)
     });
-    with_cluster(&args.node, &args.tries, async |client| {
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
+        let format = args.node.format.or_table();
+        if args.way.title().is_some() && args.at.is_some() {
+            let text =
+                "--propose can't be combined with --at: a change request undoes the deletion as a whole";
+            return Err(Failure::Usage(text.into()));
+        }
+        let operation = json!({ "op": "undelete_definition", "config_definition_key": args.key });
+        if args.way.propose(&client, vec![operation], args.dry_run, &format).await? {
+            return Ok(());
+        }
         if !args.dry_run {
             interrupt::now(Doing::Writing);
         }
-        let request = Request::undelete(&args.key, &at).dry_run(args.dry_run);
+        let request = args.way.on(Request::undelete(&args.key, &at)).dry_run(args.dry_run);
         let data = client.send(request).await?.data()?;
         let configs = data["configs"].as_u64().map_or_else(String::new, |configs| {
             let bytes = data["bytes"].as_u64().unwrap_or_default();

@@ -14,6 +14,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
+    change::WayArgs,
     connection::{Failure, NodeArgs, TryArgs, run_with_client, with_cluster},
     definition::one_value,
     interrupt::{self, Doing},
@@ -55,6 +56,8 @@ pub(super) enum EnvCommand {
         node: NodeArgs,
         #[command(flatten)]
         tries: TryArgs,
+        #[command(flatten)]
+        way: WayArgs,
         /// The name of the environment
         name: String,
         /// Do not ask for confirmation
@@ -73,8 +76,16 @@ pub(super) struct EnvSetArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The name of the environment: what stands before the first `.` in the keys of its definitions
     name: String,
+    /// Whether definitions and configs may be changed directly: `refuse` restricts the environment to change requests
+    #[arg(long, value_parser = ["allow", "refuse"], value_name = "RULE")]
+    direct: Option<String>,
+    /// How many persons must approve a change request
+    #[arg(long, value_name = "N")]
+    approvals: Option<u64>,
     /// A JSON or YAML file with `freeze`, the list of all its freezes, as `env get -o yaml` shows them; `-` for stdin
     #[arg(short, long, value_name = "PATH")]
     file: Option<PathBuf>,
@@ -109,6 +120,8 @@ pub(super) struct UnfreezeArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The environment
     environment: String,
     /// End the freezes that have not begun, too
@@ -146,31 +159,61 @@ pub(super) fn run(command: EnvCommand) -> Result<(), Failure> {
             show(&node.format.or_json(), data)
         }),
         EnvCommand::Set(args) => set(&args),
-        EnvCommand::Rm { node, tries, name, yes } => with_cluster(&node, &tries, async |client| {
-            if !yes {
-                let found = client.send(Request::get(path_of(&name))).await?.data()?;
-                let freezes = match found["freeze"].as_array().map_or(0, Vec::len) {
-                    0 => "no freezes".to_owned(),
-                    1 => "1 freeze, which ends".to_owned(),
-                    count => format!("{count} freezes, which end"),
-                };
-                confirm(&format!("environment `{name}` will be deleted: it has {freezes}"), false)?;
-            }
-            interrupt::now(Doing::Writing);
-            let data = client.send(Request::new(Method::DELETE, path_of(&name))).await?.data()?;
-            print_done(&node.format.or_table(), &data, COLUMNS.name, format!("environment {name} deleted"))
-        }),
+        EnvCommand::Rm { node, tries, way, name, yes } => {
+            with_cluster(&node, &way.tries(&tries), async |client| {
+                let operation = json!({ "op": "delete_environment", "environment": name });
+                if way.propose(&client, vec![operation], false, &node.format.or_table()).await? {
+                    return Ok(());
+                }
+                if !yes {
+                    let found = client.send(Request::get(path_of(&name))).await?.data()?;
+                    let freezes = match found["freeze"].as_array().map_or(0, Vec::len) {
+                        0 => "no freezes".to_owned(),
+                        1 => "1 freeze, which ends".to_owned(),
+                        count => format!("{count} freezes, which end"),
+                    };
+                    confirm(&format!("environment `{name}` will be deleted: it has {freezes}"), false)?;
+                }
+                interrupt::now(Doing::Writing);
+                let data = client.send(way.on(Request::new(Method::DELETE, path_of(&name)))).await?.data()?;
+                print_done(
+                    &node.format.or_table(),
+                    &data,
+                    COLUMNS.name,
+                    format!("environment {name} deleted"),
+                )
+            })
+        }
     }
 }
 
 fn set(args: &EnvSetArgs) -> Result<(), Failure> {
     let rules = args.file.as_deref().map(one_value).transpose()?.map(sendable);
-    with_cluster(&args.node, &args.tries, async |client| {
-        let data = change(&client, &args.name, |freezes| match &rules {
-            Some(rules) => Some(rules.clone()),
-            None => Some(json!({ "freeze": freezes })),
-        })
-        .await?;
+    let with_rules = |freezes: &[Value]| {
+        let mut wanted = rules.clone().unwrap_or_else(|| json!({ "freeze": freezes }));
+        if let Some(direct) = &args.direct {
+            wanted["direct"] = direct.as_str().into();
+        }
+        if let Some(approvals) = args.approvals {
+            wanted["approvals"] = approvals.into();
+        }
+        wanted
+    };
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
+        if args.way.title().is_some() {
+            let found = match client.send(Request::get(path_of(&args.name))).await {
+                Ok(found) => found.data()?,
+                Err(error) if error.is_not_found() => Value::Null,
+                Err(error) => return Err(error.into()),
+            };
+            let mut operation =
+                sendable(with_rules(found["freeze"].as_array().map_or(&[][..], Vec::as_slice)));
+            operation["op"] = "put_environment".into();
+            operation["environment"] = args.name.as_str().into();
+            args.way.propose(&client, vec![operation], false, &args.node.format.or_table()).await?;
+            return Ok(());
+        }
+        let data = change(&client, &args.name, &args.way, |freezes| Some(with_rules(freezes))).await?;
         let text = format!("environment {} stored", args.name);
         print_done(&args.node.format.or_table(), &data.unwrap_or_default(), COLUMNS.name, text)
     })
@@ -195,6 +238,7 @@ fn sendable(mut shown: Value) -> Value {
 async fn change(
     client: &Client,
     name: &str,
+    way: &WayArgs,
     rules: impl Fn(&[Value]) -> Option<Value>,
 ) -> Result<Option<Value>, Failure> {
     let mut reads = 0;
@@ -209,7 +253,7 @@ async fn change(
         let Some(rules) = rules(shown["freeze"].as_array().map_or(&[][..], Vec::as_slice)) else {
             return Ok(None);
         };
-        let put = Request::new(Method::PUT, path_of(name)).json(&sendable(rules));
+        let put = way.on(Request::new(Method::PUT, path_of(name)).json(&sendable(rules)));
         let put = match found.and_then(|found| found.revision()) {
             Some(revision) => put.if_match(revision),
             None => put.if_absent(),
@@ -245,7 +289,7 @@ pub(super) fn freeze(args: &FreezeArgs) -> Result<(), Failure> {
         new["from"] = from.to_string().into();
     }
     with_cluster(&args.node, &args.tries, async |client| {
-        let stored = change(&client, name, |freezes| {
+        let stored = change(&client, name, &WayArgs::default(), |freezes| {
             let all: Vec<Value> = freezes.iter().cloned().chain([new.clone()]).collect();
             Some(json!({ "freeze": all }))
         })
@@ -265,9 +309,13 @@ pub(super) fn freeze(args: &FreezeArgs) -> Result<(), Failure> {
 /// Runs `unfreeze`.
 pub(super) fn unfreeze(args: &UnfreezeArgs) -> Result<(), Failure> {
     let name = &args.environment;
-    with_cluster(&args.node, &args.tries, async |client| {
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
+        if args.way.title().is_some() {
+            let text = "--propose is not for unfreeze: `concord env set NAME -f FILE --propose TITLE` proposes other freezes";
+            return Err(Failure::Usage(text.into()));
+        }
         let ends = |freeze: &Value| args.all || freeze["active"] == true;
-        let stored = change(&client, name, |freezes| {
+        let stored = change(&client, name, &args.way, |freezes| {
             let left: Vec<&Value> = freezes.iter().filter(|freeze| !ends(freeze)).collect();
             (left.len() < freezes.len()).then(|| json!({ "freeze": left }))
         })

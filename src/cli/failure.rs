@@ -170,6 +170,13 @@ fn named(refusal: &Refusal) -> Option<String> {
     }
 }
 
+/// The change request that a request was about, as its path has it.
+fn change(refusal: &Refusal) -> &str {
+    let (_, path) = parts(&refusal.url);
+    let rest = path.strip_prefix("/api/v1/change_request/").unwrap_or_default();
+    rest.split('/').next().filter(|id| !id.is_empty()).unwrap_or("ID")
+}
+
 /// The earlier revision that a request reads.
 fn revision(refusal: &Refusal) -> Option<&str> {
     let (_, query) = refusal.url.split_once('?')?;
@@ -204,6 +211,13 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ("config_exists", _) => format!("`concord config put {definition} KEY` replaces an existing config"),
         ("environment_frozen", _) => "`concord env list` shows the freezes and their reasons; `concord unfreeze ENVIRONMENT` ends one".into(),
         ("environment_not_found", _) => "`concord env list` lists the environments, `concord env set NAME` creates one".into(),
+        ("change_required", _) => "the environment takes change requests only: run the command again with `--propose TITLE`".into(),
+        ("not_approved", _) => format!("`concord change show {0}` shows who has approved it, `concord change approve {0}` approves it", change(refusal)),
+        ("change_stale", _) => format!("`concord change rebase {}` bases it on the current records; then it must be approved again", change(refusal)),
+        ("change_digest" | "change_closed", _) => format!("`concord change show {}` shows the change request as it is", change(refusal)),
+        ("change_not_found", _) => "`concord change list` lists the change requests whose definitions the key may read".into(),
+        ("own_change", _) => "another person must approve it: neither this key nor another one of the same person counts".into(),
+        ("key_not_attested", _) => "`concord key attest ID` attests a key: the root key, or two persons with attested keys".into(),
         ("index_building", _) => format!("`concord definition reindex {definition}` waits until it is built"),
         (_, _) if is_index => format!(
             "`concord definition get {definition}` shows its indexed paths, `concord definition reindex {definition} --add PATH` adds one"

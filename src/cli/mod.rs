@@ -26,6 +26,7 @@
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
 //! | `env`, `freeze`, `unfreeze`: environments of the cluster | `env` |
+//! | `change`: change requests; `--propose` and `--bypass` of writes | `change` |
 //! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks; unknown variables of the environment | `settings`, `environment` |
 //!
@@ -39,6 +40,7 @@ mod backup;
 mod bench;
 mod capacity;
 mod cert;
+mod change;
 mod cluster;
 mod config;
 mod config_read;
@@ -150,6 +152,9 @@ enum CliCommand {
     /// List, show, create and delete environments
     #[command(subcommand, visible_alias = "environment")]
     Env(env::EnvCommand),
+    /// List, show, approve, reject, apply and withdraw change requests; review bypasses
+    #[command(subcommand)]
+    Change(change::ChangeCommand),
     /// Refuse all changes of an environment's definitions and configs for a while
     Freeze(env::FreezeArgs),
     /// End the freeze of an environment
@@ -373,6 +378,7 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Version(format) => probe::version(&format),
         CliCommand::Key(command) => key::run(command),
         CliCommand::Env(command) => env::run(command),
+        CliCommand::Change(command) => change::run(command),
         CliCommand::Freeze(args) => env::freeze(&args),
         CliCommand::Unfreeze(args) => env::unfreeze(&args),
         CliCommand::Whoami(args) => key::whoami(&args),

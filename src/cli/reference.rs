@@ -13,7 +13,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         "Configs",
         &["get", "apply", "diff", "explain", "definition", "config", "transaction", "export", "import"],
     ),
-    ("Environments", &["env", "freeze", "unfreeze"]),
+    ("Environments", &["env", "change", "freeze", "unfreeze"]),
     ("Cluster", &["serve", "cluster", "top", "probe", "backup", "verify", "restore", "recover", "plan"]),
     ("Security", &["key", "whoami", "recover-root", "cert", "keygen", "audit"]),
     ("Tools", &["demo", "context", "agent", "bench", "openapi", "completions", "man", "version"]),

@@ -12,6 +12,7 @@ use concord_client::{Client, IfMatch, Operation, Request};
 use serde_json::Value;
 
 use super::{
+    change::{WayArgs, operations},
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::{definition_path, texts},
     interrupt::{self, Doing},
@@ -33,6 +34,8 @@ pub(super) struct ReindexArgs {
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
+    #[command(flatten)]
+    way: WayArgs,
     /// The key of the definition
     key: String,
     /// Replace the indexed paths with this one; repeatable. Without --index, --add and --remove nothing is changed: the
@@ -79,7 +82,7 @@ impl ReindexArgs {
 /// Runs the command.
 pub(super) fn run(args: &ReindexArgs) -> Result<(), Failure> {
     let path = definition_path(&args.key);
-    with_cluster(&args.node, &args.tries, async |client| {
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
         let found = client.send(Request::get(&path)).await?;
         let now = texts(&found.data()?["indexes"]);
         let wanted = args.wanted(&now)?.filter(|wanted| *wanted != now);
@@ -89,7 +92,11 @@ pub(super) fn run(args: &ReindexArgs) -> Result<(), Failure> {
                 indexes: wanted.clone(),
                 if_match: args.if_match.or(found.revision()).map(IfMatch::Revision),
             };
-            let request = Request::operation(&operation);
+            let format = args.node.format.or_table();
+            if args.way.propose(&client, operations([&operation])?, args.dry_run, &format).await? {
+                return Ok(());
+            }
+            let request = args.way.on(Request::operation(&operation));
             if !args.dry_run {
                 interrupt::now(Doing::Writing);
             }

@@ -11,9 +11,13 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 20] = [
     "agent",
     "audit-accept",
+    "change-approve",
+    "change-reject",
+    "change-review",
+    "change-withdraw",
     "cluster-add",
     "cluster-init",
     "cluster-promote",
@@ -30,9 +34,10 @@ const OTHERS: [&str; 16] = [
     "serve",
 ];
 /// Groups, and commands that are another name of one that is here.
-const GROUPS: [&str; 16] = [
+const GROUPS: [&str; 17] = [
     "audit",
     "cert",
+    "change",
     "cluster",
     "config",
     "context",
@@ -63,7 +68,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 60] = [
+const COMMANDS: [(&str, &[&str], i32); 64] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("audit-anchors", &["audit", "anchors"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
@@ -106,6 +111,11 @@ const COMMANDS: [(&str, &[&str], i32); 60] = [
     ("env-get", &["env", "get", "yaml"], 0),
     ("unfreeze", &["unfreeze", "FORMAT"], 0),
     ("env-rm", &["env", "rm", "FORMAT", "--yes"], 0),
+    ("change-list", &["change", "list"], 0),
+    ("change-show", &["change", "show", "CHANGE"], 0),
+    ("change-rebase", &["change", "rebase", "CHANGE"], 0),
+    // Once it is applied, it is told again.
+    ("change-apply", &["change", "apply", "CHANGE", "--yes"], 0),
     ("explain", &["explain", "limits.plan"], 0),
     ("export", &["export", "--dir", "files"], 0),
     ("import", &["import", "--dir", "files"], 0),
@@ -190,11 +200,14 @@ async fn each_command_prints_each_format() {
     let key =
         user.json(&["key", "create", "--name", "x", "--person", "ada", "--grant", "read:*"]).await["key_id"]
             .clone();
+    let proposed =
+        user.json(&["config", "patch", "limits", "acme", "--data", r#"{"n": 5}"#, "--propose", "five"]).await;
+    let change = proposed["change_id"].as_str().unwrap().to_owned();
     // Each node has an audit log of its own.
     let url = format!("http://{}", cluster.nodes[0].api_addr());
     let audit = user.write("audit.jsonl", &user.ok(&["audit", "export", "--url", &url]).await);
     let key = key.as_str().unwrap().to_owned();
-    let values = [("REVISION", changed), ("KEY", key), ("AUDIT", audit), ("URL", url)];
+    let values = [("REVISION", changed), ("CHANGE", change), ("KEY", key), ("AUDIT", audit), ("URL", url)];
     for (name, arguments, code) in COMMANDS.iter().chain(&LAST) {
         for format in FORMATS {
             // A key is revoked once.

@@ -5,6 +5,7 @@
 //! | `output` | does each format print what it says, and does each failure have its exit code? |
 //! | `pipeline` | is what files say what the cluster has, in one batch, and back byte for byte? |
 //! | `editing` | is a config stored as the editor left it, and is nothing that was typed lost? |
+//! | `change_requests` | is a change proposed, shown, approved, applied and reviewed, and does each refusal say what to do? |
 //! | `environments` | does a freeze refuse what is tried, and is it ended, planned and kept as it was asked? |
 //! | `formats` | does every command print every format? |
 //! | `commands` | do transactions, the past, lists and watches of several definitions, indexes and probes work? |
@@ -16,6 +17,7 @@
 //! | `top` | does one command find a noisy key, and one a definition that grows? |
 //! | `quickstart` | do the first five minutes with `concord demo` go as the documents say? |
 
+mod change_requests;
 mod commands;
 mod editing;
 mod environments;

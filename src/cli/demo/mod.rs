@@ -30,6 +30,7 @@ use tokio::{
 
 use super::{
     apply::execute,
+    change::WayArgs,
     connection::{Failure, run_async},
     context::{Context, Contexts},
     output::{line, say},
@@ -135,7 +136,7 @@ impl Demo {
             let wanted = sample::manifests();
             (definitions, configs) = (wanted.definitions.len(), wanted.configs.len());
             let plan = ApplyPlan::new(&client, &wanted, false).await?;
-            execute(&client, plan, true).await?;
+            execute(&client, plan, true, &WayArgs::default()).await?;
             settings.remember_loaded(folder)?;
         }
         self.save_context(&settings, authority.as_deref());
