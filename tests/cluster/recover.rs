@@ -227,6 +227,24 @@ async fn watches_go_on(client: &Client, (first, last): (u64, u64)) {
     assert_eq!(from_the_first.changes(1).await, seen);
 }
 
+/// The latest changes go on before the revisions that were skipped.
+async fn lists_go_on(client: &Client, revisions: &[(u64, u64)]) {
+    let mut seen = Vec::new();
+    let mut before = u64::MAX.to_string();
+    loop {
+        let page = client.get("/api/v1/changes").query(&[("latest", "7"), ("before", before.as_str())]);
+        let page = page.insist().await.expect(200);
+        let events = page.data()["events"].as_array().expect("events").clone();
+        seen.extend(events.iter().map(|event| event["revision"].as_u64().expect("a revision")));
+        match page.data()["next_before"].as_u64() {
+            Some(next) => before = next.to_string(),
+            None => break,
+        }
+    }
+    assert!(seen.is_sorted_by(|one, two| one > two), "{seen:?}");
+    assert!(revisions.iter().all(|(revision, _)| seen.contains(revision)), "{seen:?}: {revisions:?}");
+}
+
 /// A node has the history, the key, and nothing at a revision that was skipped.
 async fn is_whole(client: &Client, revisions: &[(u64, u64)], (first, last): (u64, u64), key: &Key) {
     for (revision, n) in revisions.iter().step_by(7) {
@@ -243,6 +261,7 @@ async fn is_whole(client: &Client, revisions: &[(u64, u64)], (first, last): (u64
     let history = client.get(&format!("{}/history", config("d", "k"))).query(&[("limit", "100")]);
     let history = history.insist().await.expect(200);
     assert_eq!(history.data()["results"].as_array().map(Vec::len), Some(revisions.len()));
+    lists_go_on(client, revisions).await;
     watches_go_on(client, (first, last)).await;
     let app = key.on(client);
     app.get(&config("d", "k")).insist().await.expect(200);

@@ -130,6 +130,90 @@ async fn old_changes_come_in_bounded_answers() {
     .await;
 }
 
+/// The revisions of a list, with the keys of their configs.
+fn listed(answer: &Answer) -> Vec<(u64, String)> {
+    let events = answer.data()["events"].as_array().expect("events").iter();
+    let key = |event: &Value| event["changes"][0]["config_key"].as_str().unwrap_or("definition").to_owned();
+    events.map(|event| (event["revision"].as_u64().expect("a revision"), key(event))).collect()
+}
+
+#[tokio::test]
+async fn the_latest_changes_are_listed_newest_first_and_page_by_page() {
+    on_leader_and_follower(async |run: Run| {
+        let (d, other) = (run.define_open("d").await, run.define_open("other").await);
+        for number in 0..5 {
+            d.create(&format!("k{number}"), &json!({"n": number})).await.expect(201);
+            other.create(&format!("o{number}"), &json!({})).await.expect(201);
+        }
+        let put = d.put("k3", &json!({"n": 7})).header("x-change-reason", "why").await.expect(200);
+        let revision: u64 = put.tag().trim_matches('"').parse().expect("a revision");
+        let list = async |more: &[(&str, &str)]| poll(&run.node, &d.key, more).await.expect(200);
+        let whole = list(&[("latest", "100"), ("prev", "true")]).await;
+        let keys: Vec<String> = listed(&whole).into_iter().map(|(_, key)| key).collect();
+        assert_eq!(keys, ["k3", "k4", "k3", "k2", "k1", "k0", "definition"]);
+        assert_eq!(whole.data()["next_before"], Value::Null, "{whole:?}");
+        let newest = &whole.data()["events"][0];
+        assert_eq!((&newest["revision"], &newest["reason"]), (&json!(revision), &json!("why")));
+        assert_eq!(newest["changes"][0]["prev"], json!({"n": 3}));
+        assert!(next_from(&whole).parse::<u64>().unwrap() > revision, "new changes follow");
+
+        let (mut pages, mut before) = (Vec::new(), String::from("18446744073709551615"));
+        loop {
+            let page = list(&[("latest", "2"), ("before", &before)]).await;
+            assert!(listed(&page).len() <= 2, "{page:?}");
+            pages.extend(listed(&page));
+            match page.data()["next_before"].as_u64() {
+                Some(next) => before = next.to_string(),
+                None => break,
+            }
+        }
+        assert_eq!(pages, listed(&whole), "each once");
+
+        assert_eq!(listed(&list(&[("latest", "9"), ("by", "root")]).await).len(), 7);
+        assert_eq!(listed(&list(&[("latest", "9"), ("by", "nobody")]).await), []);
+        assert_eq!(listed(&list(&[("latest", "9"), ("since", "2999-01-01T00:00:00Z")]).await), []);
+        let at = newest["at"].as_str().unwrap();
+        assert_eq!(listed(&list(&[("latest", "9"), ("since", at)]).await), [(revision, "k3".into())]);
+        let one = list(&[("latest", "9"), ("config_key", "k0")]).await;
+        assert_eq!(listed(&one).first().map(|(_, key)| key.as_str()), Some("k0"), "{one:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_of_changes_goes_on_before_an_undone_deletion_and_is_bounded_in_bytes() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let text = "x".repeat(400_000);
+        for place in 0..6 {
+            d.create(&format!("k{place}"), &json!({"text": text})).await.expect(201);
+        }
+        run.node.delete(&d.path()).await.expect(200);
+        run.node.post(&format!("{}/undelete", d.path()), &json!({})).await.expect(201);
+        let (mut all, mut before, mut pages) = (Vec::new(), String::from("18446744073709551615"), 0);
+        loop {
+            let page = poll(&run.node, &d.key, &[("latest", "100"), ("before", &before)]).await.expect(200);
+            assert!(page.text.len() < 1_500_000, "{}", page.text.len());
+            all.extend(page.data()["events"].as_array().unwrap().clone());
+            pages += 1;
+            match page.data()["next_before"].as_u64() {
+                Some(next) => before = next.to_string(),
+                None => break,
+            }
+        }
+        assert!(pages > 1, "2.4 MB are not one page");
+        let kinds: Vec<&str> =
+            all.iter().map(|event| event["changes"][0]["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds[..2], ["definition_created", "definition_deleted"]);
+        assert_eq!(all[0]["changes"][0]["count"], 6, "{}", all[0]);
+        assert_eq!(
+            kinds[2..],
+            ["config_created"; 6].into_iter().chain(["definition_created"]).collect::<Vec<_>>()
+        );
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_can_not_be_polled_is_refused() {
     on_leader_and_follower(async |run: Run| {
@@ -137,7 +221,11 @@ async fn what_can_not_be_polled_is_refused() {
         ask(&[("from", "x")]).await.detail(&[(json!(["query", "from"]), "int_parsing")]);
         ask(&[("wait", "x")]).await.detail(&[(json!(["query", "wait"]), "int_parsing")]);
         for bad in [
-            &[("from", "-1")][..],
+            &[("latest", "0")][..],
+            &[("latest", "5"), ("wait", "1")],
+            &[("latest", "5"), ("n", "1")],
+            &[("latest", "5"), ("since", "yesterday")],
+            &[("from", "-1")],
             &[("wait", "301")],
             &[("wait", "-1")],
             &[("initial", "true")],

@@ -66,6 +66,7 @@ mod error_code;
 mod extract;
 mod history;
 mod json;
+mod latest;
 pub mod metrics;
 pub mod openapi;
 pub mod peer;

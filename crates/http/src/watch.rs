@@ -25,6 +25,7 @@ use super::{
     condition::{header_problem, single},
     extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
     json::{Object, with_redacted},
+    latest::{self, LATEST},
     reply::{Problem, Reply, refusal_body},
 };
 use concord_model::{
@@ -42,12 +43,12 @@ use concord_state::feed::{Before, Event, RecordChange};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header with the revision from which a poller goes on.
-const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next-from");
+pub(super) const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next-from");
 /// The header with the id of the cluster. A client that goes on from a revision learns by it that the nodes are now
 /// those of another cluster, as one that was made from a backup, in which that revision is another one.
 const CLUSTER: HeaderName = HeaderName::from_static("x-concord-cluster");
 /// Parameters that are not filters.
-const RESERVED: [&str; 13] = [
+pub(super) const RESERVED: [&str; 13] = [
     "definition",
     "config_key",
     "from",
@@ -88,15 +89,18 @@ pub(super) async fn open(service: Service, request: ReadRequest) -> Result<Reply
 }
 
 /// Names the cluster.
-fn of_cluster(reply: Reply, cluster: Option<Uuid>) -> Reply {
+pub(super) fn of_cluster(reply: Reply, cluster: Option<Uuid>) -> Reply {
     match cluster {
         Some(id) => reply.header(CLUSTER, &id.to_string()),
         None => reply,
     }
 }
 
-/// Answers a long poll.
+/// Answers a long poll, or lists the latest changes.
 pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    if request.params.get(LATEST).is_some() {
+        return latest::list(service, request).await;
+    }
     let is_filter = |name: &str| !RESERVED.contains(&name) && name != "wait";
     let wanted = wanted(&request.params, begin(&request.params, None), is_filter)?;
     let wait = wait(&request.params)?;
@@ -180,7 +184,7 @@ fn begin(params: &QueryParams, last: Option<u64>) -> Result<WatchStart, QueryErr
 }
 
 /// A parameter that is `true` or `false`.
-fn flag(params: &QueryParams, name: &str) -> Result<bool, Problem> {
+pub(super) fn flag(params: &QueryParams, name: &str) -> Result<bool, Problem> {
     match params.get(name) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
@@ -270,7 +274,12 @@ fn sse_event(name: &str, id: Option<u64>, data: &str) -> String {
 }
 
 /// An event, or the part of it that was selected.
-fn selected_json(event: &Event, selected: &Selected, redacted: &RedactedEvent, has_prev: bool) -> String {
+pub(super) fn selected_json(
+    event: &Event,
+    selected: &Selected,
+    redacted: &RedactedEvent,
+    has_prev: bool,
+) -> String {
     let item = |place: usize, has_left: bool| {
         let item = event.items.get(place)?;
         let object = change_json(item, has_left, redacted.after.get(&place));
@@ -312,10 +321,12 @@ fn with_prev(object: Object, before: &Before, redacted: Option<&RedactedPlaces>)
 
 fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPlaces>) -> Object {
     match item {
-        RecordChange::Definition { key, is_new, after, deleted_configs, .. } => match after {
+        RecordChange::Definition { key, is_new, after, deleted_configs, undeleted_configs } => match after {
             Some(definition) => {
                 let kind = if *is_new { "definition_created" } else { "definition_updated" };
-                with_definition(Object::new().unescaped("type", kind), definition)
+                let object = with_definition(Object::new().unescaped("type", kind), definition);
+                // Those that returned with it, which only lists have: a watch ends there.
+                undeleted_configs.iter().fold(object, |object, count| object.value("count", count))
             }
             None => {
                 let object = Object::new().unescaped("type", "definition_deleted");

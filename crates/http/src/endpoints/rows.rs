@@ -230,7 +230,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .pretty(Pretty::Never)
         .without_head(),
     Endpoint::new(Get, CHANGES, Needs(Verb::Read), "poll_changes", keyed!(watch::poll))
-        .parameters(&["from", "initial", "prev", "wait"])
+        .parameters(&["from", "initial", "prev", "wait", "latest", "before", "since", "by"])
         .consistency()
         .filters()
         .ends_with_its_client()

@@ -37,7 +37,10 @@ no pattern. HEAD is refused, because a stream has no length.";
 const POLL_DESCRIPTION: &str = "A long poll: answers with the first changes from `from` on, and those that are there already \
 behind them, as soon as there are any; 304 when none came in time. Both have the `from` to go on with, on this node or \
 another. Without `from` it waits for the next change. The changes are those of `/api/v1/watch`, with the same \
-parameters; a poll counts as a watch while it waits. HEAD is refused, because it would wait as well.";
+parameters; a poll counts as a watch while it waits. HEAD is refused, because it would wait as well.\n\nWith `latest` it \
+lists the latest changes that are there, newest first, and never waits: `before`, `since` and `by` choose among them, a \
+filter and `from` don't. `next_before` is the `before` of the next page, null on the last one. A page that has examined \
+many revisions may have few changes, or none. `floor` is the compaction revision; `from` goes on with new changes.";
 
 const EXAMPLE_EVENTS: &str = "retry: 1000\nevent: heartbeat\nid: 41\ndata: {\"revision\":41}\n\nevent: change\nid: 42\n\
 data: {\"revision\":42,\"at\":\"2026-03-01T12:00:00.000001Z\",\"by\":\"root\",\"reason\":null,\"changes\":[{\"type\":\
@@ -125,6 +128,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         describe("watch", "poll_changes", "Wait for changes")
             .description(POLL_DESCRIPTION)
             .parameters(&["definition", "watched_config", "from", "wait", "prev", "search", "filters"])
+            .parameters(&["latest", "changes_before", "changes_since", "changes_by"])
             .parameters(READ_PARAMETERS)
             .success(200, "changes found", payload("Changes", example_changes()), POLL_HEADERS)
             .response(304, "No change came in time.", None, POLL_HEADERS)
@@ -194,7 +198,12 @@ fn polled(limits: &Limits) -> ObjectBuilder {
         Vec::new(),
     );
     let from = integer(0).description(Some("the `from` to go on with"));
-    closed(vec![("events", ArrayBuilder::new().items(event).into()), ("from", from.into())], Vec::new())
+    let before = nullable(Type::Integer).description(Some("with `latest`: `before` of the next page"));
+    let oldest = integer(0).description(Some("with `latest`: the compaction revision"));
+    closed(
+        vec![("events", ArrayBuilder::new().items(event).into()), ("from", from.into())],
+        vec![("next_before", before.into()), ("floor", oldest.into())],
+    )
 }
 
 /// A page of changes whose records have such data.

@@ -129,6 +129,29 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             "Seconds to wait for a change.",
             integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
         ),
+        plain(
+            "latest",
+            "Lists at most so many of the latest revisions, newest first, instead of waiting for a change.",
+            integer(1),
+        ),
+        query(
+            "changes_before",
+            "before",
+            "With `latest`: only changes before this revision.",
+            integer(0).into(),
+        ),
+        query(
+            "changes_since",
+            "since",
+            "With `latest`: only changes from this time on (RFC 3339).",
+            time().into(),
+        ),
+        query(
+            "changes_by",
+            "by",
+            "With `latest`: only changes with the access key of this id.",
+            text().into(),
+        ),
     ]
 }
 

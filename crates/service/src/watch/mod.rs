@@ -15,6 +15,7 @@
 //! | How does a watch end when its access key is revoked? | `permissions` |
 //! | Which values of an event may the client see? | `redacted` |
 //! | How does a client get changes without a stream? | `poll` |
+//! | How are the latest changes listed, newest first? | `latest` |
 //!
 //! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. If this
 //! node lacks changes, or is isolated from the quorum, the watch ends with a rejection that sends the client to another
@@ -23,6 +24,7 @@
 mod filter;
 mod hub;
 mod initial;
+mod latest;
 mod permissions;
 mod poll;
 mod redacted;
@@ -67,6 +69,7 @@ pub use hub::WatchHub;
 use hub::WatchRegistration;
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
+pub use latest::{LatestChanges, LatestRequest, ListedChanges};
 use permissions::{WatchPermission, renew_periodically};
 pub use poll::{PolledChanges, PolledEvent};
 use replay::Replay;
@@ -146,7 +149,9 @@ pub struct OpenWatch {
     last_notice: Instant,
     /// When the poll ends. `None` for a stream.
     poll_until: Option<Instant>,
-    /// The revision of the state at which it began.
+    /// Set if it is a list of changes: which ones it has.
+    listed: Option<ListedChanges>,
+    /// The revision of the state at which it began. Of a list, the last revision that it has.
     begun_at: Revision,
     is_new: bool,
     /// The client accepts this node's state, however old.
@@ -250,6 +255,7 @@ impl Watches {
             replay: None,
             last_notice: Instant::now(),
             poll_until: None,
+            listed: None,
             begun_at: state.revision(),
             is_new: true,
             is_local,
@@ -502,9 +508,15 @@ impl OpenWatch {
             return Err(refusal);
         }
         while let Some(event) = self.events.front() {
-            self.check_undeleted(event)?;
+            // A list has no records that would have to be read again.
+            if self.listed.is_none() {
+                self.check_undeleted(event)?;
+            }
             let Some(event) = self.events.pop_front() else { break };
             self.position = event.revision;
+            if self.listed.as_ref().is_some_and(|listed| !listed.has(&event)) {
+                continue;
+            }
             if event.revision.is_multiple_of(64) && concord_model::sabotage::is("watch-skips") {
                 continue;
             }

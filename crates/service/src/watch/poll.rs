@@ -86,7 +86,9 @@ impl OpenWatch {
     /// Whether it is time for a notice without changes. A poll that is still reading the history, or the changes that were
     /// acknowledged before it, gets more time, so that each poll makes progress.
     pub(super) fn is_due(&self, due: Instant) -> bool {
-        let is_behind = self.replay.is_some() || self.position < self.begun_at;
+        // A list ends with its window, whatever follows in the history.
+        let is_replaying = self.replay.is_some() && self.listed.is_none();
+        let is_behind = is_replaying || self.position < self.begun_at;
         let is_reading = self.poll_until.is_some() && is_behind;
         let due = if is_reading { due + CATCH_UP_MAX } else { due };
         Instant::now() >= due
