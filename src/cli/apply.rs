@@ -144,7 +144,7 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         }
         if args.dry_run {
             try_all(&client, &plan).await?;
-            report(&plan, &format, false)?;
+            report(&plan, &format, None)?;
             return args.bounds.check(&plan);
         }
         args.bounds.check(&plan)?;
@@ -163,8 +163,8 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
             }
             confirm(&format!("{} will be deleted", counted(deleted.len() as u64, "config")), args.yes)?;
         }
-        let plan = execute(&client, plan, args.split, &args.way).await?;
-        report(&plan, &format, true)
+        let (plan, revisions) = execute(&client, plan, args.split, &args.way).await?;
+        report(&plan, &format, Some(&revisions))
     })
 }
 
@@ -182,7 +182,7 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
             let shown = if format.is_table() {
                 plan.changes.iter().try_for_each(|change| text(&change.diff()))
             } else {
-                print_changes(&plan, &format, false)
+                print_changes(&plan, &format, None)
             };
             shown.map_err(|failure| failure.of_comparison(is_different))?;
             if is_different { Err(Failure::Difference) } else { Ok(()) }
@@ -191,15 +191,20 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     compare().map_err(|failure| failure.of_comparison(false))
 }
 
-fn report(plan: &ApplyPlan, format: &Format, is_done: bool) -> Result<(), Failure> {
-    let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
-    let summary = if is_done {
-        format!("{changed} changed, {unchanged} unchanged")
-    } else {
-        format!("{changed} would be changed, {unchanged} unchanged; nothing was stored")
+/// Reports what was done, with its revisions: `concord undo` takes them back. `None` if nothing was done.
+fn report(plan: &ApplyPlan, format: &Format, revisions: Option<&[u64]>) -> Result<(), Failure> {
+    let (changed, unchanged, is_done) = (plan.changes.len(), plan.unchanged, revisions.is_some());
+    let summary = match revisions {
+        Some([]) => format!("{changed} changed, {unchanged} unchanged"),
+        Some([one]) => format!("{changed} changed, {unchanged} unchanged; revision {one}"),
+        Some(all) => {
+            let all = all.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+            format!("{changed} changed, {unchanged} unchanged; revisions {all}")
+        }
+        None => format!("{changed} would be changed, {unchanged} unchanged; nothing was stored"),
     };
     if !format.is_table() {
-        print_changes(plan, format, is_done)?;
+        print_changes(plan, format, revisions)?;
     } else if changed > 0 && !is_quiet() {
         let lines = plan.changes.iter();
         let lines = lines.map(|one| format!("{} {}\n", name(&one.definition, &one.key), one.verb(is_done)));
@@ -210,7 +215,8 @@ fn report(plan: &ApplyPlan, format: &Format, is_done: bool) -> Result<(), Failur
 }
 
 /// The changes as records.
-fn print_changes(plan: &ApplyPlan, format: &Format, is_done: bool) -> Result<(), Failure> {
+fn print_changes(plan: &ApplyPlan, format: &Format, revisions: Option<&[u64]>) -> Result<(), Failure> {
+    let is_done = revisions.is_some();
     let record = |change: &PlannedChange| {
         json!({
             "name": name(&change.definition, &change.key), "operation": change.verb(true), "done": is_done,
@@ -218,7 +224,10 @@ fn print_changes(plan: &ApplyPlan, format: &Format, is_done: bool) -> Result<(),
         })
     };
     let results: Vec<Value> = plan.changes.iter().map(record).collect();
-    let meta = json!({ "changed": results.len(), "unchanged": plan.unchanged });
+    let mut meta = json!({ "changed": results.len(), "unchanged": plan.unchanged });
+    if let Some(revisions) = revisions {
+        meta["revisions"] = json!(revisions);
+    }
     print_done(format, &json!({ "results": results, "meta": meta }), "name", "")
 }
 
@@ -287,17 +296,17 @@ async fn propose(client: &Client, plan: &ApplyPlan, args: &ApplyArgs) -> Result<
         let text = "unique fields that need a new index take two steps: propose the index first, and the rest when it is built";
         return Err(Failure::Usage(text.into()));
     }
-    let Some(batch) = batches.pop() else { return report(plan, &format, false) };
+    let Some(batch) = batches.pop() else { return report(plan, &format, None) };
     args.way.propose(client, operations(batch)?, args.dry_run, &format).await.map(drop)
 }
 
-/// Applies a plan.
+/// Applies a plan. Returns it with the revisions of its batches.
 pub(super) async fn execute(
     client: &Client,
     plan: ApplyPlan,
     split: bool,
     way: &WayArgs,
-) -> Result<ApplyPlan, Failure> {
+) -> Result<(ApplyPlan, Vec<u64>), Failure> {
     let whole = batches(&plan, OPERATIONS_MAX).len();
     if whole > 1 && !split {
         return Err(Failure::Usage(format!(
@@ -308,7 +317,7 @@ pub(super) async fn execute(
     }
     let (plan, operations_max) =
         if whole > 1 { (plan.divided(), BATCH_OPERATIONS) } else { (plan, OPERATIONS_MAX) };
-    send_batches(client, &batches(&plan, operations_max), way).await?;
+    let revisions = send_batches(client, &batches(&plan, operations_max), way).await?;
     for step in &plan.after {
         interrupt::now(Doing::Writing);
         if let Err(failure) = set_unique(client, step, way).await {
@@ -318,7 +327,7 @@ pub(super) async fn execute(
             return Err(Failure::Partial(text));
         }
     }
-    Ok(plan)
+    Ok((plan, revisions))
 }
 
 /// Sets the unique fields of a definition, unless another client has changed them.
@@ -339,15 +348,21 @@ async fn set_unique(client: &Client, step: &UniqueFieldsStep, way: &WayArgs) -> 
     Ok(())
 }
 
-async fn send_batches(client: &Client, batches: &[Vec<&Operation>], way: &WayArgs) -> Result<(), Failure> {
+/// Sends batches, and returns their revisions.
+async fn send_batches(
+    client: &Client,
+    batches: &[Vec<&Operation>],
+    way: &WayArgs,
+) -> Result<Vec<u64>, Failure> {
+    let mut revisions = Vec::with_capacity(batches.len());
     let total: usize = batches.iter().map(Vec::len).sum();
     let progress = Progress::with_rest(total, "operations", UNDER_WAY);
     for (place, batch) in batches.iter().enumerate() {
-        let request = way.on(Request::batch(batch.iter().copied()));
-        let sent = client.send(request).await.map_err(|error| explain(error, batch));
-        if let Err(failure) = sent {
-            drop(progress);
-            if place > 0 {
+        let sent = client.send(way.on(Request::batch(batch.iter().copied()))).await;
+        match sent.and_then(|answer| answer.applied()).map_err(|error| explain(error, batch)) {
+            Ok(applied) => revisions.extend(applied.revision),
+            Err(failure) if place > 0 => {
+                drop(progress);
                 failure.report();
                 let text = format!(
                     "{place} of {} batches are applied; run the same command again to apply the rest",
@@ -355,11 +370,11 @@ async fn send_batches(client: &Client, batches: &[Vec<&Operation>], way: &WayArg
                 );
                 return Err(Failure::Partial(text));
             }
-            return Err(failure);
+            Err(failure) => return Err(failure),
         }
         progress.add(batch.len());
     }
-    Ok(())
+    Ok(revisions)
 }
 
 fn explain(error: Error, batch: &[&Operation]) -> Failure {

@@ -92,6 +92,12 @@ impl TryArgs {
     pub(super) fn reason(&self) -> Option<&str> {
         self.reason.as_deref().filter(|reason| !reason.is_empty())
     }
+
+    /// The same with this reason, unless one was given.
+    pub(super) fn or_reason(&self, reason: String) -> Self {
+        let given = self.reason().map(str::to_owned);
+        Self { timeout_s: self.timeout_s, reason: given.or(Some(reason)) }
+    }
 }
 
 /// How fresh a read must be; see docs/guides/read-consistency.md.

@@ -408,7 +408,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     with_cluster(&args.node, &args.tries, async |client| {
         let path = format!("{}/schema", definition_path(&args.key));
         let now = client.send(Request::get(path)).await?.data()?["json_schema"].take();
-        let narrowed = differences(&now, &schema);
+        let narrowed: Vec<String> = differences(&now, &schema).iter().map(ToString::to_string).collect();
         let operation = Operation::SetSchema {
             definition: args.key.clone(),
             schema: Some(schema).filter(|schema| !schema.is_null()),

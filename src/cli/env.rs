@@ -133,7 +133,7 @@ fn parse_time(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse(text).ok_or_else(|| "expected a time such as 2026-12-24T18:00:00Z".into())
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let seconds = text.char_indices().last().and_then(|(at, unit)| {
         let seconds: u64 = match unit {
             's' => 1,

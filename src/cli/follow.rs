@@ -7,7 +7,10 @@
 //! the watch starts. A line shows no secret value without `--show-secrets`, and no value at all while the schema that says
 //! what is secret is not known.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display, Formatter},
+};
 
 use clap::Args;
 use concord_client::{Client, EventKind, Request};
@@ -130,23 +133,33 @@ fn redactions(event: &Value) -> Redactions {
 /// The current schema says it, for earlier changes too. It is read again for each change that is later than the state that
 /// it was read from: once for all changes that wait. So it does not matter which events of definitions a watch brings.
 #[derive(Debug, Default)]
-struct WatchMasks(BTreeMap<String, (u64, Option<Mask>)>);
+pub(super) struct WatchMasks {
+    by_definition: BTreeMap<String, (u64, Option<Mask>)>,
+    /// Whether all changes are there already: then no schema is read twice, nor one that can't be read.
+    is_list: bool,
+}
 
 impl WatchMasks {
+    /// Of a list of changes.
+    pub(super) fn of_list() -> Self {
+        Self { is_list: true, ..Self::default() }
+    }
+
     /// Hides the secret values of an event.
-    async fn hide(&mut self, client: &Client, event: &mut Value) {
+    pub(super) async fn hide(&mut self, client: &Client, event: &mut Value) {
         let revision = event["revision"].as_u64().unwrap_or(u64::MAX);
         for change in event["changes"].as_array_mut().into_iter().flatten() {
             if !change["prev"].is_object() {
                 continue;
             }
             let definition = cell(&change["config_definition_key"]);
-            let is_known =
-                self.0.get(&definition).is_some_and(|(state, mask)| *state >= revision && mask.is_some());
-            if !is_known {
-                self.0.insert(definition.clone(), mask_of(client, &definition).await);
+            let is_current =
+                |(state, mask): &(u64, Option<Mask>)| self.is_list || (*state >= revision && mask.is_some());
+            if !self.by_definition.get(&definition).is_some_and(is_current) {
+                self.by_definition.insert(definition.clone(), mask_of(client, &definition).await);
             }
-            hide(self.0.get(&definition).and_then(|(_, mask)| mask.as_ref()), &definition, change);
+            let mask = self.by_definition.get(&definition).and_then(|(_, mask)| mask.as_ref());
+            hide(mask, &definition, change);
         }
     }
 }
@@ -182,7 +195,8 @@ fn hide(mask: Option<&Mask>, definition: &str, change: &mut Value) {
     (change["prev"], change["data"]) = (before, after);
 }
 
-fn id(record: &Value) -> (String, String) {
+/// The keys of a record.
+pub(super) fn id(record: &Value) -> (String, String) {
     (cell(&record["config_definition_key"]), cell(&record["config_key"]))
 }
 
@@ -200,7 +214,7 @@ fn describe(event: &Value) -> Vec<String> {
 }
 
 /// The description of a change.
-fn what(change: &Value) -> String {
+pub(super) fn what(change: &Value) -> String {
     let kind = change["type"].as_str().unwrap_or_default();
     match (kind, &change["prev"], &change["count"]) {
         ("config_updated", before @ Value::Object(_), _) => {
@@ -219,8 +233,23 @@ fn what(change: &Value) -> String {
     }
 }
 
-/// The fields in which two values differ, each as in `limit 20 → 50`.
-pub(super) fn differences(before: &Value, after: &Value) -> Vec<String> {
+/// A field in which two values differ. A side is `None` where the field is absent.
+#[derive(Debug)]
+pub(super) struct FieldChange {
+    pub(super) path: String,
+    pub(super) before: Option<Value>,
+    pub(super) after: Option<Value>,
+}
+
+impl Display for FieldChange {
+    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+        let text = |value: &Option<Value>| value.as_ref().map_or_else(|| "absent".into(), Value::to_string);
+        write!(to, "{} {} → {}", self.path, text(&self.before), text(&self.after))
+    }
+}
+
+/// The fields in which two values differ.
+pub(super) fn differences(before: &Value, after: &Value) -> Vec<FieldChange> {
     let mut found = Vec::new();
     compare("", before, after, &mut found);
     found
@@ -231,29 +260,30 @@ fn summary(before: &Value, after: &Value, is_redacted: bool) -> String {
     let mut found = differences(before, after);
     let more = found.len().saturating_sub(FIELDS_MAX);
     found.truncate(FIELDS_MAX);
+    let shown = found.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match (found.is_empty(), more) {
         (true, _) if is_redacted => "rewritten, no visible change (secret values can't be compared)".into(),
         (true, _) => "rewritten, unchanged".into(),
-        (false, 0) => found.join(", "),
-        (false, more) => format!("{}, and {more} more", found.join(", ")),
+        (false, 0) => shown,
+        (false, more) => format!("{shown}, and {more} more"),
     }
 }
 
-fn compare(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
+fn compare(path: &str, before: &Value, after: &Value, found: &mut Vec<FieldChange>) {
     if let (Value::Object(before), Value::Object(after)) = (before, after) {
         let added = after.keys().filter(|name| !before.contains_key(*name));
         for name in before.keys().chain(added) {
             let inside = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             match (before.get(name), after.get(name)) {
                 (Some(before), Some(after)) => compare(&inside, before, after, found),
-                (Some(before), None) => found.push(format!("{inside} {before} → absent")),
-                (None, Some(after)) => found.push(format!("{inside} absent → {after}")),
-                (None, None) => {}
+                (before, after) => {
+                    found.push(FieldChange { path: inside, before: before.cloned(), after: after.cloned() });
+                }
             }
         }
     } else if !document::is_same(before, after) {
-        let name = if path.is_empty() { "data" } else { path };
-        found.push(format!("{name} {before} → {after}"));
+        let path = if path.is_empty() { "data" } else { path }.to_owned();
+        found.push(FieldChange { path, before: Some(before.clone()), after: Some(after.clone()) });
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `definition`, `explain` | `definition`, `explain` |
 //! | `definition reindex` | `reindex` |
 //! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
+//! | `changes`, `undo` | `changes`, `undo` |
 //! | `apply`, `diff`; the plan of changes; what is shown of secret values | `apply`, `plan`, `mask` |
 //! | what the access key may not see of printed data | `redacted` |
 //! | `export`, `import` | `transfer` |
@@ -41,6 +42,7 @@ mod bench;
 mod capacity;
 mod cert;
 mod change;
+mod changes;
 mod cluster;
 mod config;
 mod config_read;
@@ -77,6 +79,7 @@ mod reindex;
 mod top;
 mod transaction;
 mod transfer;
+mod undo;
 mod yaml_writer;
 
 use std::{
@@ -137,6 +140,10 @@ enum CliCommand {
     Apply(apply::ApplyArgs),
     /// Show what `apply` would change; exits 1 if there are changes
     Diff(apply::DiffArgs),
+    /// List the latest changes, newest first
+    Changes(changes::ChangesArgs),
+    /// Set back the configs that a revision changed, in one atomic batch
+    Undo(undo::UndoArgs),
     /// List definitions or configs, or show one
     #[command(subcommand)]
     Get(GetCommand),
@@ -353,6 +360,8 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Config(command) => config::run(command),
         CliCommand::Apply(args) => apply::apply(&args),
         CliCommand::Diff(args) => apply::diff(&args),
+        CliCommand::Changes(args) => changes::run(&args),
+        CliCommand::Undo(args) => undo::run(&args),
         CliCommand::Get(GetCommand::Definition(args)) => definition::get(&args),
         CliCommand::Get(GetCommand::Config(args)) => config_read::get(&args),
         CliCommand::Explain(args) => explain::run(&args),

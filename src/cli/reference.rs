@@ -11,7 +11,19 @@ use super::{connection::Failure, output};
 const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Configs",
-        &["get", "apply", "diff", "explain", "definition", "config", "transaction", "export", "import"],
+        &[
+            "get",
+            "apply",
+            "diff",
+            "changes",
+            "undo",
+            "explain",
+            "definition",
+            "config",
+            "transaction",
+            "export",
+            "import",
+        ],
     ),
     ("Environments", &["env", "change", "freeze", "unfreeze"]),
     ("Cluster", &["serve", "cluster", "top", "probe", "backup", "verify", "restore", "recover", "plan"]),

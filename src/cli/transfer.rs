@@ -220,7 +220,7 @@ pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let wanted = Manifests::read(&FileArgs::folder(&args.dir))?;
     with_cluster(&args.node, &args.tries, async |client| {
         let plan = ApplyPlan::new(&client, &wanted, false).await?;
-        let plan = execute(&client, plan, true, &WayArgs::default()).await?;
+        let (plan, _) = execute(&client, plan, true, &WayArgs::default()).await?;
         let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
         let data = json!({ "dir": args.dir, "changed": changed, "unchanged": unchanged });
         summary(&args.node, &data, &format!("{changed} changed, {unchanged} unchanged"))

@@ -68,8 +68,10 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 64] = [
+const COMMANDS: [(&str, &[&str], i32); 66] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
+    ("changes", &["changes", "--since", "1h"], 0),
+    ("undo", &["undo", "REVISION", "--dry-run"], 0),
     ("audit-anchors", &["audit", "anchors"], 0),
     ("audit-export", &["audit", "export", "--url", "URL"], 0),
     ("audit-list", &["audit", "list"], 0),

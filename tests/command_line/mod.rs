@@ -15,6 +15,7 @@
 //! | `secrets` | is a value that a key may not see named, and hidden where people read? |
 //! | `secret_edits` | do random edits by such a key move, lose and show no secret value? |
 //! | `top` | does one command find a noisy key, and one a definition that grows? |
+//! | `undo` | is what a revision changed found and taken back, and nothing else? |
 //! | `quickstart` | do the first five minutes with `concord demo` go as the documents say? |
 
 mod change_requests;
@@ -31,6 +32,7 @@ mod secret_edits;
 mod secrets;
 mod terminal;
 mod top;
+mod undo;
 
 use std::{
     io::Write as _,

@@ -209,3 +209,43 @@ async fn what_others_store_controls_no_terminal() {
         "{screen:?}"
     );
 }
+
+#[tokio::test]
+async fn an_undo_asks_and_overwrites_no_change_that_is_made_meanwhile() {
+    let cluster = Cluster::start("cli-undo-race").await;
+    let user = User::of(&cluster);
+    let batch = |n: u32| {
+        let one = |key: &str| {
+            format!(
+                "- {{op: put_config, config_definition_key: d, config_key: {key}, upsert: true, data: {{n: {n}}}}}\n"
+            )
+        };
+        user.write("batch.yaml", &[one("a"), one("b")].concat())
+    };
+    user.ok(&["definition", "create", "d"]).await;
+    user.ok(&["transaction", "-f", &batch(1)]).await;
+    user.ok(&["transaction", "-f", &batch(2)]).await;
+    let run = user.ok(&["changes", "--limit", "1", "-o", "jsonpath={.results[0].revision}"]).await;
+    let data = async |key: &str| user.json(&["config", "get", "d", key]).await["data"]["n"].clone();
+    let asked = |screen: &str| screen.contains("will be set back") && screen.contains("[y/N]");
+
+    let mut refused = Terminal::start(&user, &["undo", run.trim()]);
+    refused.until("the question", asked).await;
+    refused.type_in(b"n\n");
+    assert_ne!(refused.end().await.0, 0);
+    assert_eq!((data("a").await, data("b").await), (2.into(), 2.into()));
+
+    let mut raced = Terminal::start(&user, &["undo", run.trim()]);
+    raced.until("the question", asked).await;
+    user.ok(&["config", "patch", "d", "b", "--data", r#"{"n": 3}"#]).await;
+    raced.type_in(b"y\n");
+    let (code, screen) = raced.end().await;
+    assert!(code == 4 && screen.contains("config d/b"), "{code}: {screen}");
+    assert_eq!((data("a").await, data("b").await), (2.into(), 3.into()), "all of it, or nothing");
+
+    let mut done = Terminal::start(&user, &["undo", run.trim()]);
+    done.until("the question", asked).await;
+    done.type_in(b"y\n");
+    assert_eq!(done.end().await.0, 8);
+    assert_eq!((data("a").await, data("b").await), (1.into(), 3.into()));
+}

@@ -1,0 +1,462 @@
+//! `concord undo`: sets back the configs that revisions changed, in one batch.
+//!
+//! A batch, and so an `apply`, is one revision. Its changes come from the node with the previous value of each config. A
+//! config is set back if these revisions made its last changes; the others are listed and left. An `apply --split` is
+//! several revisions: named together, they are taken back together.
+//!
+//! A value that the access key may not see is set back by a rollback, for which the node reads it.
+//!
+//! **Invariants:** each operation is conditional on the revision that it takes back. If another client changes one of the
+//! configs meanwhile, the batch fails and nothing is changed. No secret value is shown without `--show-secrets`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clap::Args;
+use concord_client::{Client, Error, Operation, PutMode, Request};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{
+    apply::with_names,
+    connection::{Failure, NodeArgs, TryArgs, with_cluster},
+    current::{self, Versioned, config_path, definition_path, keep_redacted, texts},
+    document,
+    follow::differences,
+    interrupt::{self, Doing},
+    manifest::{config_json, name},
+    mask::Mask,
+    output::{Format, Table, cell, confirm, counted, print_done, print_value, say},
+};
+
+/// Most revisions of one call: more operations than a batch has.
+const REVISIONS_MAX: usize = 1000;
+/// Maximum number of operations of a batch.
+const OPERATIONS_MAX: usize = 1000;
+/// Characters of a value in the table.
+const SHOWN_MAX: usize = 60;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: concord undo 4711 --dry-run\n\nA batch or an `apply` is one revision. `concord changes` \
+                        lists the latest ones."
+)]
+pub(super) struct UndoArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The revision whose changes are taken back; several for an `apply --split`
+    #[arg(required = true, value_name = "REVISION", num_args = 1..=REVISIONS_MAX)]
+    revisions: Vec<u64>,
+    /// Validate and show what would be set back, without storing anything
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    yes: bool,
+    /// Show secret values
+    #[arg(long)]
+    show_secrets: bool,
+}
+
+/// A config that the revisions changed.
+#[derive(Debug, Default)]
+struct ChangedConfig {
+    /// Its data before the first of them; `None` if it did not exist.
+    before: Option<Value>,
+    /// Whether there were data that the node did not send.
+    is_unknown: bool,
+    /// Whether the access key may not see a part of these data.
+    is_redacted: bool,
+    /// The revisions that changed it, oldest first.
+    revisions: Vec<u64>,
+    /// Whether the last of them deleted it.
+    is_deleted: bool,
+}
+
+impl ChangedConfig {
+    fn first(&self) -> u64 {
+        self.revisions.first().copied().unwrap_or_default()
+    }
+
+    fn last(&self) -> u64 {
+        self.revisions.last().copied().unwrap_or_default()
+    }
+}
+
+/// A change that takes one back.
+#[derive(Debug)]
+struct Reversal {
+    definition: String,
+    key: String,
+    /// What it is now, and what it will be; `None` if it does not exist.
+    now: Option<Value>,
+    after: Option<Value>,
+    operation: Operation,
+}
+
+/// Something that is not set back, and why.
+#[derive(Debug)]
+struct Left {
+    name: String,
+    why: String,
+}
+
+/// What is set back and what is not.
+#[derive(Debug, Default)]
+struct UndoPlan {
+    reversals: Vec<Reversal>,
+    left: Vec<Left>,
+    mask: Mask,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &UndoArgs) -> Result<(), Failure> {
+    let revisions: BTreeSet<u64> = args.revisions.iter().copied().collect();
+    let listed = revisions.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let noun = if revisions.len() == 1 { "revision" } else { "revisions" };
+    let format = args.node.format.or_table();
+    let tries = args.tries.or_reason(format!("undo of {noun} {listed}"));
+    with_cluster(&args.node, &tries, async |client| {
+        let mut plan = UndoPlan::new(&client, &revisions).await?;
+        if !args.show_secrets {
+            plan.hide_secrets();
+        }
+        if plan.reversals.len() > OPERATIONS_MAX {
+            return Err(Failure::Usage(format!(
+                "{} would be set back, and a batch has at most {OPERATIONS_MAX} operations: undo fewer revisions at once",
+                counted(plan.reversals.len() as u64, "config")
+            )));
+        }
+        if format.is_table() && !plan.reversals.is_empty() {
+            print_value(&format, &Value::Null, &plan.table())?;
+        }
+        plan.left.iter().for_each(|left| say(format_args!("not undone: {}: {}", left.name, left.why)));
+        let revision = if plan.reversals.is_empty() {
+            None
+        } else {
+            if !args.dry_run {
+                let count = counted(plan.reversals.len() as u64, "config");
+                confirm(&format!("{count} will be set back to what was before {noun} {listed}"), args.yes)?;
+                interrupt::now(Doing::Writing);
+            }
+            let operations = plan.reversals.iter().map(|reversal| &reversal.operation);
+            let sent = client.send(Request::batch(operations).dry_run(args.dry_run)).await;
+            let names = |place: usize| plan.reversals.get(place).map(Reversal::name);
+            sent.and_then(|answer| answer.applied()).map_err(|error| with_names(error, names))?.revision
+        };
+        plan.report(&format, args.dry_run, revision)
+    })
+}
+
+impl Reversal {
+    fn name(&self) -> String {
+        name(&self.definition, &self.key)
+    }
+
+    fn verb(&self) -> &'static str {
+        match (&self.now, &self.after) {
+            (None, _) => "created",
+            (Some(_), Some(_)) => "changed",
+            (Some(_), None) => "deleted",
+        }
+    }
+
+    /// The rows of the table: a field each.
+    fn rows(&self) -> Vec<[String; 4]> {
+        let config = || format!("{}/{}", self.definition, self.key);
+        match (&self.now, &self.after) {
+            (Some(now), Some(after)) => {
+                let found = differences(now, after);
+                if found.is_empty() {
+                    return vec![[config(), "(secret values)".into(), String::new(), String::new()]];
+                }
+                let row = |change: super::follow::FieldChange| {
+                    [config(), change.path, shown(change.before.as_ref()), shown(change.after.as_ref())]
+                };
+                found.into_iter().map(row).collect()
+            }
+            (now, after) => vec![[config(), "(config)".into(), shown(now.as_ref()), shown(after.as_ref())]],
+        }
+    }
+}
+
+/// A value in the table.
+fn shown(value: Option<&Value>) -> String {
+    let text = value.map_or_else(|| "absent".into(), Value::to_string);
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+impl UndoPlan {
+    async fn new(client: &Client, revisions: &BTreeSet<u64>) -> Result<Self, Failure> {
+        let (mut plan, mut configs) = (Self::default(), BTreeMap::new());
+        for revision in revisions {
+            let changes = changes_of(client, *revision).await?;
+            for change in changes.as_array().into_iter().flatten() {
+                plan.add(*revision, change, &mut configs);
+            }
+        }
+        let definitions: BTreeSet<String> =
+            configs.keys().map(|(definition, _)| definition.clone()).collect();
+        for definition in &definitions {
+            let schema = client.send(Request::get(format!("{}/schema", definition_path(definition)))).await;
+            match schema {
+                Ok(answer) => plan.mask.add(definition, Some(&answer.data()?["json_schema"])),
+                // It was deleted since, and so were its configs: none of them is shown.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let names: Vec<&(String, String)> = configs.keys().collect();
+        let definitions: Vec<String> = definitions.into_iter().collect();
+        let mut current = current::some_or_all(client, &names, &definitions, false).await?;
+        for ((definition, key), changed) in configs {
+            let now = current.remove(&(definition.clone(), key.clone()));
+            match reversal(client, &definition, &key, &changed, now).await? {
+                Ok(reversal) => plan.reversals.extend(reversal),
+                Err(why) => plan.left.push(Left { name: name(&definition, &key), why }),
+            }
+        }
+        // Deletions come first: a config that is made again may have the unique value of one that goes.
+        plan.reversals.sort_by_key(|reversal| reversal.after.is_some());
+        Ok(plan)
+    }
+
+    /// Adds a change of a revision.
+    fn add(
+        &mut self,
+        revision: u64,
+        change: &Value,
+        configs: &mut BTreeMap<(String, String), ChangedConfig>,
+    ) {
+        let definition = cell(&change["config_definition_key"]);
+        let key = cell(&change["config_key"]);
+        if key.is_empty() {
+            let why = match change["type"].as_str() {
+                Some("definition_created") => "it was created; `concord definition delete` deletes it",
+                Some("definition_deleted") => "it was deleted; `concord definition undelete` makes it again",
+                _ => "changes of definitions are not undone; `concord definition history` shows what it was",
+            };
+            self.left.push(Left { name: name(&definition, ""), why: why.into() });
+            return;
+        }
+        let config = configs.entry((definition, key)).or_default();
+        if config.revisions.is_empty() {
+            let mut before = Some(change["prev"].clone()).filter(|before| !before.is_null());
+            config.is_unknown = before.is_none() && change["type"] != "config_created";
+            let places = texts(&change["prev_redacted"]);
+            config.is_redacted = !places.is_empty();
+            if let Some(before) = &mut before {
+                // If it names fewer places than there are, the others stay null: these data are only shown.
+                let _ = keep_redacted(before, places.iter().map(String::as_str));
+            }
+            config.before = before;
+        }
+        config.revisions.push(revision);
+        config.is_deleted = change["type"] == "config_deleted";
+    }
+
+    fn hide_secrets(&mut self) {
+        for reversal in &mut self.reversals {
+            self.mask.hide(&reversal.definition, reversal.now.as_mut(), reversal.after.as_mut());
+        }
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new("name", &["CONFIG", "FIELD", "NOW", "AFTER UNDO"], &[]);
+        self.reversals.iter().flat_map(Reversal::rows).for_each(|row| table.row(&row));
+        table
+    }
+
+    /// Prints what was done. The failure says that a part was not.
+    fn report(&self, format: &Format, is_dry_run: bool, revision: Option<u64>) -> Result<(), Failure> {
+        let (back, left) = (self.reversals.len() as u64, self.left.len());
+        let count = counted(back, "config");
+        let text = match (back, revision) {
+            (0, _) => "nothing to undo".to_owned(),
+            (_, Some(revision)) => format!("{count} set back  revision {revision}"),
+            (_, None) if is_dry_run => format!("{count} would be set back; nothing was stored"),
+            (_, None) => format!("{count} set back"),
+        };
+        let record = |one: &Reversal| {
+            let whole =
+                |data: &Option<Value>| data.as_ref().map(|data| config_json(&one.definition, &one.key, data));
+            json!({
+                "name": one.name(), "operation": one.verb(), "done": !is_dry_run,
+                "before": whole(&one.now), "after": whole(&one.after),
+            })
+        };
+        let results: Vec<Value> = self.reversals.iter().map(record).collect();
+        let not_undone: Vec<Value> =
+            self.left.iter().map(|left| json!({ "name": left.name, "reason": left.why })).collect();
+        let meta = json!({ "changed": back, "left": left, "revision": revision });
+        let data = json!({ "results": results, "left": not_undone, "meta": meta });
+        print_done(format, &data, "name", text)?;
+        if left == 0 {
+            return Ok(());
+        }
+        let verb = if is_dry_run { "would not be" } else { "not" };
+        Err(Failure::Partial(format!("{left} of {} {verb} undone", back + left as u64)))
+    }
+}
+
+/// The changes of a revision, with the previous values of configs.
+async fn changes_of(client: &Client, revision: u64) -> Result<Value, Failure> {
+    let request =
+        Request::get("/api/v1/changes").query("from", revision).query("wait", 0).query("prev", true);
+    let answer = client.send(request).await?;
+    if answer.status() != StatusCode::NOT_MODIFIED {
+        let mut data = answer.data()?;
+        let first = data.pointer_mut("/events/0").filter(|event| event["revision"] == revision);
+        if let Some(event) = first {
+            return Ok(event["changes"].take());
+        }
+    }
+    let text = format!("revision {revision} changed no definition or config that the access key may read");
+    Err(Failure::Missing(text))
+}
+
+/// The change that takes back what was changed; `None` if the config is what it was, and why there is none.
+async fn reversal(
+    client: &Client,
+    definition: &str,
+    key: &str,
+    changed: &ChangedConfig,
+    now: Option<Versioned<Value>>,
+) -> Result<Result<Option<Reversal>, String>, Failure> {
+    let last = changed.last();
+    if changed.is_unknown {
+        return Ok(Err("what it was before is not known".into()));
+    }
+    match &now {
+        Some(now) if changed.is_deleted => {
+            return Ok(Err(format!("created again since, last changed at revision {}", now.revision)));
+        }
+        Some(now) if now.revision != last => {
+            return Ok(Err(format!("changed since, at revision {}", now.revision)));
+        }
+        None if !changed.is_deleted => return Ok(Err("deleted since".into())),
+        Some(_) | None => {}
+    }
+    // The revision of a config that exists says it already.
+    if (changed.is_deleted || changed.revisions.len() > 1)
+        && !are_last(client, definition, key, &changed.revisions).await?
+    {
+        return Ok(Err("changed by other revisions as well".into()));
+    }
+    let (of, its_key) = (definition.to_owned(), key.to_owned());
+    let operation = match (&changed.before, &now) {
+        (None, None) => return Ok(Ok(None)),
+        (None, Some(_)) => {
+            Operation::DeleteConfig { definition: of, key: its_key, if_match: Some(last.into()) }
+        }
+        (Some(before), Some(now)) if !changed.is_redacted => {
+            if document::is_same(before, &now.value) {
+                return Ok(Ok(None));
+            }
+            let mode = PutMode::ReplaceIf(last);
+            Operation::PutConfig { definition: of, key: its_key, data: before.clone(), mode }
+        }
+        (Some(before), None) if !changed.is_redacted => {
+            Operation::PutConfig { definition: of, key: its_key, data: before.clone(), mode: PutMode::Create }
+        }
+        (Some(_), Some(_)) => {
+            // The access key sees no revision of the value, but a rollback to the one before.
+            let revision = changed.first().saturating_sub(1);
+            if !is_retained(client, definition, key, revision).await? {
+                return Ok(Err("its secret values before are compacted".into()));
+            }
+            Operation::RollbackConfig { definition: of, key: its_key, revision, if_match: Some(last.into()) }
+        }
+        (Some(_), None) => {
+            return Ok(
+                Err("it has secret values that the access key may not see (it lacks `reveal`)".into()),
+            );
+        }
+    };
+    let (definition, key) = (definition.to_owned(), key.to_owned());
+    let after = changed.before.clone();
+    Ok(Ok(Some(Reversal { definition, key, now: now.map(|now| now.value), after, operation })))
+}
+
+/// Whether these revisions, oldest first, made the last changes of a config.
+async fn are_last(client: &Client, definition: &str, key: &str, revisions: &[u64]) -> Result<bool, Failure> {
+    let path = format!("{}/history", config_path(definition, key));
+    let answer = match client.send(Request::get(path).query("limit", revisions.len())).await {
+        // The definition was deleted since.
+        Err(error) if error.is_not_found() => return Ok(false),
+        answer => answer?,
+    };
+    let data = answer.data()?;
+    let found = data["results"].as_array().into_iter().flatten().map(|one| one["revision"].as_u64());
+    Ok(found.eq(revisions.iter().rev().map(|revision| Some(*revision))))
+}
+
+/// Whether a config can still be read at a revision.
+async fn is_retained(client: &Client, definition: &str, key: &str, revision: u64) -> Result<bool, Failure> {
+    match client.send(Request::get(config_path(definition, key)).query("revision", revision)).await {
+        Ok(_) => Ok(true),
+        Err(Error::Refused(refusal))
+            if matches!(refusal.status, StatusCode::GONE | StatusCode::NOT_FOUND) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(change: &[Value]) -> (UndoPlan, BTreeMap<(String, String), ChangedConfig>) {
+        let (mut plan, mut configs) = (UndoPlan::default(), BTreeMap::new());
+        for (revision, change) in (7..).zip(change) {
+            let mut change = change.clone();
+            change["config_definition_key"] = "d".into();
+            plan.add(revision, &change, &mut configs);
+        }
+        (plan, configs)
+    }
+
+    #[test]
+    fn several_changes_of_a_config_are_taken_back_to_what_was_before_the_first() {
+        let update = json!({"type": "config_updated", "config_key": "k", "prev": {"n": 1}, "data": {"n": 2}});
+        let deletion = json!({"type": "config_deleted", "config_key": "k", "prev": {"n": 2}});
+        let (plan, configs) = changed(&[update, deletion, json!({"type": "definition_deleted"})]);
+        let config = &configs[&("d".into(), "k".into())];
+        assert_eq!((&config.before, config.revisions.as_slice()), (&Some(json!({"n": 1})), &[7, 8][..]));
+        assert!(config.is_deleted && !config.is_redacted && !config.is_unknown);
+        assert!(plan.left.len() == 1 && plan.left[0].why.contains("undelete"), "{plan:?}");
+    }
+
+    #[test]
+    fn a_config_whose_previous_value_is_not_there_is_not_taken_for_a_new_one() {
+        let change = |kind: &str| json!({"type": kind, "config_key": "k", "data": {}});
+        let is_unknown = |kind: &str| changed(&[change(kind)]).1[&("d".into(), "k".into())].is_unknown;
+        assert!(
+            is_unknown("config_updated") && is_unknown("config_deleted") && !is_unknown("config_created")
+        );
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_field_and_one_for_a_whole_config() {
+        let operation =
+            || Operation::DeleteConfig { definition: "d".into(), key: "k".into(), if_match: None };
+        let rows = |now: Option<Value>, after: Option<Value>| {
+            let (definition, key) = ("d".to_owned(), "k".to_owned());
+            Reversal { definition, key, now, after, operation: operation() }.rows()
+        };
+        let texts = |row: [&str; 4]| row.map(str::to_owned);
+        assert_eq!(
+            rows(Some(json!({"a": 1, "b": {"c": "x"}})), Some(json!({"b": {"c": "y"}, "a": 1, "d": 2}))),
+            [texts(["d/k", "b.c", "\"x\"", "\"y\""]), texts(["d/k", "d", "absent", "2"])]
+        );
+        assert_eq!(rows(Some(json!({})), None), [texts(["d/k", "(config)", "{}", "absent"])]);
+        let long = rows(None, Some(json!("é".repeat(SHOWN_MAX))));
+        assert!(long[0][3].ends_with('…') && long[0][3].chars().count() == SHOWN_MAX + 1);
+    }
+}

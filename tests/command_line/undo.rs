@@ -1,0 +1,230 @@
+//! `changes` finds what a run has changed, and `undo` takes it back.
+
+use serde_json::{Value, json};
+
+use super::{Done, User, revision};
+use crate::harness::Cluster;
+
+const FIRST: &str = "config_definition_key: prod.limits
+---
+{config_definition_key: prod.limits, config_key: a, data: {n: 1, deep: {x: [1]}}}
+---
+{config_definition_key: prod.limits, config_key: b, data: {n: 1}}
+---
+{config_definition_key: prod.limits, config_key: c, data: {n: 1}}
+";
+/// Changes `a` and `b`, deletes `c`, and creates `d`.
+const SECOND: &str = "config_definition_key: prod.limits
+---
+{config_definition_key: prod.limits, config_key: a, data: {n: 2, deep: {x: [2]}}}
+---
+{config_definition_key: prod.limits, config_key: b, data: {n: 2}}
+---
+{config_definition_key: prod.limits, config_key: d, data: {n: 2}}
+";
+
+/// A cluster on which a run has changed configs, a user, and the run's revision.
+async fn with_run(name: &str) -> (Cluster, User, String) {
+    let cluster = Cluster::start(name).await;
+    let user = User::of(&cluster);
+    assert_eq!(user.run_with(&["apply", "-f", "-"], FIRST).await.code, 0);
+    let run = ["apply", "-f", "-", "--prune", "--yes", "--reason", "CI run 4711", "-o", "json"];
+    let done = user.run_with(&run, SECOND).await;
+    assert_eq!(done.code, 0, "{done:?}");
+    let done: Value = serde_json::from_str(&done.out).unwrap();
+    let [revision] = done["meta"]["revisions"].as_array().unwrap().as_slice() else { panic!("{done}") };
+    (cluster, user, revision.to_string())
+}
+
+async fn data(user: &User, key: &str) -> Option<Value> {
+    let done = user.run(&["config", "get", "prod.limits", key, "-o", "json"]).await;
+    assert!(matches!(done.code, 0 | 3), "{done:?}");
+    (done.code == 0).then(|| serde_json::from_str::<Value>(&done.out).unwrap()["data"].take())
+}
+
+async fn all(user: &User) -> Vec<Option<Value>> {
+    let mut found = Vec::new();
+    for key in ["a", "b", "c", "d"] {
+        found.push(data(user, key).await);
+    }
+    found
+}
+
+/// Deletes a config, and returns the revision of that.
+async fn delete(user: &User, definition: &str, key: &str) -> String {
+    user.ok(&["config", "delete", definition, key, "--yes"]).await;
+    let newest = ["changes", "--limit", "1", "-o", "jsonpath={.results[0].revision}"];
+    user.ok(&newest).await.trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_run_is_taken_back_except_what_was_changed_since() {
+    let (_cluster, user, run) = with_run("cli-undo").await;
+    let since = revision(&user.ok(&["config", "patch", "prod.limits", "b", "--data", r#"{"n": 3}"#]).await);
+    let before = all(&user).await;
+    let is_listed = |done: &Done| {
+        let left = format!("not undone: config prod.limits/b: changed since, at revision {since}\n");
+        assert!(done.code == 8 && done.err.contains(&left), "{done:?}");
+    };
+    let tried = user.run(&["undo", &run, "--dry-run"]).await;
+    is_listed(&tried);
+    let rows: Vec<Vec<&str>> = tried.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["CONFIG", "FIELD", "NOW", "AFTER", "UNDO"]);
+    for row in [
+        vec!["prod.limits/d", "(config)", r#"{"n":2}"#, "absent"],
+        vec!["prod.limits/a", "n", "2", "1"],
+        vec!["prod.limits/a", "deep.x", "[2]", "[1]"],
+        vec!["prod.limits/c", "(config)", "absent", r#"{"n":1}"#],
+        vec!["3", "configs", "would", "be", "set", "back;", "nothing", "was", "stored"],
+    ] {
+        assert!(rows.contains(&row), "{row:?}: {tried:?}");
+    }
+    assert_eq!(user.run(&["undo", &run]).await.code, 2, "nobody can answer");
+    assert_eq!(all(&user).await, before, "nothing was stored");
+
+    let done = user.run(&["undo", &run, "--yes", "-o", "json"]).await;
+    is_listed(&done);
+    let told: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&told["meta"]["changed"], &told["meta"]["left"]), (&json!(3), &json!(1)), "{told}");
+    assert_eq!(told["left"][0]["name"], "config prod.limits/b");
+    let one = Some(json!({"n": 1}));
+    let first = Some(json!({"n": 1, "deep": {"x": [1]}}));
+    assert_eq!(all(&user).await, [first, Some(json!({"n": 3})), one, None]);
+    let history = user.json(&["config", "history", "prod.limits", "a"]).await;
+    let newest = &history["results"][0];
+    assert_eq!(newest["revision"], told["meta"]["revision"], "one revision: {history}");
+    assert_eq!(newest["reason"], format!("undo of revision {run}"));
+
+    // What is undone is not undone again; and what was undone can be.
+    let again = user.run(&["undo", &run, "--yes"]).await;
+    assert!(again.code == 8 && again.out == "nothing to undo\n", "{again:?}");
+    let undone = told["meta"]["revision"].to_string();
+    user.ok(&["undo", &undone, "--yes"]).await;
+    assert_eq!(all(&user).await, before);
+    for revision in ["1", "99999999"] {
+        let none = user.run(&["undo", revision, "--yes"]).await;
+        assert!(matches!(none.code, 3 | 8), "{none:?}");
+    }
+}
+
+#[tokio::test]
+async fn revisions_are_taken_back_together_if_nobody_changed_the_configs_between_them() {
+    let (_cluster, user, run) = with_run("cli-undo-several").await;
+    let patch = async |key: &str, data: &str| {
+        revision(&user.ok(&["config", "patch", "prod.limits", key, "--data", data]).await)
+    };
+    let second = patch("a", r#"{"n": 3}"#).await;
+    let between = patch("b", r#"{"n": 3}"#).await;
+    let third = patch("b", r#"{"n": 4}"#).await;
+    let done = user.run(&["undo", &third, &run, &second, "--yes"]).await;
+    assert!(
+        done.code == 8 && done.err.contains("prod.limits/b: changed by other revisions as well"),
+        "{done:?}"
+    );
+    let first = Some(json!({"n": 1, "deep": {"x": [1]}}));
+    assert_eq!(all(&user).await, [first, Some(json!({"n": 4})), Some(json!({"n": 1})), None]);
+    user.ok(&["undo", &between, &third, "--yes"]).await;
+    assert_eq!(data(&user, "b").await, Some(json!({"n": 2})));
+    // A config that was deleted, made again and deleted is no longer that run's.
+    let deleted = delete(&user, "prod.limits", "b").await;
+    user.ok(&["config", "create", "prod.limits", "b", "--data", "{}"]).await;
+    user.ok(&["config", "delete", "prod.limits", "b", "--yes"]).await;
+    let left = user.run(&["undo", &deleted, "--yes"]).await;
+    assert!(left.code == 8 && left.err.contains("changed by other revisions as well"), "{left:?}");
+    assert_eq!(data(&user, "b").await, None);
+}
+
+#[tokio::test]
+async fn a_freeze_refuses_an_undo_and_definitions_are_listed() {
+    let (_cluster, user, run) = with_run("cli-undo-frozen").await;
+    let before = all(&user).await;
+    user.ok(&["freeze", "prod", "--for", "1h", "--reason", "incident"]).await;
+    let refused = user.run(&["undo", &run, "--yes"]).await;
+    assert!(refused.code == 4 && refused.err.contains("is frozen until"), "{refused:?}");
+    assert_eq!(user.run(&["undo", &run, "--dry-run"]).await.code, 4);
+    assert_eq!(all(&user).await, before);
+    user.ok(&["unfreeze", "prod"]).await;
+    let created = user.json(&["changes", "prod.limits"]).await;
+    let created = created["results"].as_array().unwrap().last().unwrap()["revision"].to_string();
+    user.ok(&["undo", &run, "--yes"]).await;
+    let left = user.run(&["undo", &created, "--dry-run"]).await;
+    assert!(
+        left.code == 8 && left.err.contains("not undone: definition prod.limits: it was created"),
+        "{left:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_secret_value_is_set_back_and_not_shown() {
+    let cluster = Cluster::start("cli-undo-secrets").await;
+    let root = User::of(&cluster);
+    let file = "config_definition_key: db
+json_schema: {properties: {password: {type: string, x-concord-secret: true}}}
+---
+{config_definition_key: db, config_key: main, data: {host: h1, password: pw-old}}
+---
+{config_definition_key: db, config_key: gone, data: {host: h1, password: pw-gone}}
+";
+    assert_eq!(root.run_with(&["apply", "-f", "-"], file).await.code, 0);
+    let key = root.json(&["key", "create", "--name", "blind", "--grant", "read,write:*"]).await;
+    let blind = root.clone().with("CONCORD_API_KEY", key["api_key"].as_str().unwrap());
+    let patch = r#"{"host": "h2", "password": "pw-new"}"#;
+    let changed = revision(&root.ok(&["config", "patch", "db", "main", "--data", patch]).await);
+    let shown = blind.run(&["undo", &changed, "--dry-run"]).await;
+    assert!(shown.code == 0 && shown.out.contains("host"), "{shown:?}");
+    let done = blind.run(&["undo", &changed, "--yes", "-o", "json"]).await;
+    assert_eq!(done.code, 0, "{done:?}");
+    for text in [&shown.out, &shown.err, &done.out, &done.err] {
+        assert!(!text.contains("pw-"), "{text}");
+    }
+    let stored = root.json(&["config", "get", "db", "main"]).await;
+    assert_eq!(stored["data"], json!({"host": "h1", "password": "pw-old"}));
+
+    let deleted = delete(&root, "db", "gone").await;
+    let left = blind.run(&["undo", &deleted, "--yes"]).await;
+    assert!(left.code == 8 && left.err.contains("`reveal`"), "{left:?}");
+    let shown = root.run(&["undo", &deleted, "--yes"]).await;
+    assert!(shown.code == 0 && !shown.out.contains("pw-"), "{shown:?}");
+    let stored = root.json(&["config", "get", "db", "gone"]).await;
+    assert_eq!(stored["data"]["password"], "pw-gone");
+}
+
+#[tokio::test]
+async fn changes_are_found_by_time_key_and_environment() {
+    let (_cluster, user, run) = with_run("cli-changes").await;
+    user.ok(&["definition", "create", "dev.limits"]).await;
+    let key = user.json(&["key", "create", "--name", "ci", "--grant", "read,write:*"]).await;
+    let ci = user.clone().with("CONCORD_API_KEY", key["api_key"].as_str().unwrap());
+    let own = revision(&ci.ok(&["config", "create", "dev.limits", "k", "--data", r#"{"n": 1}"#]).await);
+    let id = key["key_id"].as_str().unwrap();
+
+    let table = user.ok(&["changes", "--since", "1h", "--env", "prod"]).await;
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("REVISION") && lines[1].starts_with(&run), "{table}");
+    assert!(lines[1].contains("CI run 4711") && lines[1].contains("(and 3 more)"), "{table}");
+    assert!(!table.contains("dev.limits"), "{table}");
+    let table = user.ok(&["changes", "--by", "ci"]).await;
+    let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(
+        (row[0], row[2], row[3]),
+        (own.as_str(), "ci", "dev.limits/k"),
+        "the key by its name: {table}"
+    );
+    assert_eq!(table.lines().count(), 2, "{table}");
+    let found = user.json(&["changes", "--by", id]).await;
+    assert_eq!(found["results"][0]["by"], id, "{found}");
+    // A key that may list no keys sees ids; nobody has the name.
+    assert!(ci.ok(&["changes", "--limit", "1"]).await.contains(id));
+    let none = user.run(&["changes", "--by", "nobody", "-o", "json"]).await;
+    assert!(none.code == 0 && none.err.contains("taken as an id"), "{none:?}");
+    let none: Value = serde_json::from_str(&none.out).unwrap();
+    assert_eq!(none["results"], json!([]));
+    let first = user.run(&["changes", "--limit", "1"]).await;
+    assert!(first.err.contains("there may be older changes: pass --before"), "{first:?}");
+    let whole = user.json(&["changes"]).await;
+    let next = user.json(&["changes", "--before", &own]).await;
+    assert_eq!(whole["results"].as_array().unwrap()[1..], next["results"].as_array().unwrap()[..]);
+    let future = user.json(&["changes", "--since", "2999-01-01T00:00:00Z"]).await;
+    assert_eq!(future["results"], json!([]));
+    assert_eq!(user.run(&["changes", "--env", "default"]).await.code, 2);
+}
