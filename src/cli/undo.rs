@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use concord_client::{Client, Error, Operation, PutMode, Request};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -32,6 +33,8 @@ use super::{
 const REVISIONS_MAX: usize = 1000;
 /// Maximum number of operations of a batch.
 const OPERATIONS_MAX: usize = 1000;
+/// Configs that are read at the same time.
+const READS_AT_ONCE: usize = 16;
 /// Characters of a value in the table.
 const SHOWN_MAX: usize = 60;
 
@@ -210,16 +213,19 @@ impl UndoPlan {
                 Err(error) => return Err(error.into()),
             }
         }
-        let names: Vec<&(String, String)> = configs.keys().collect();
-        let definitions: Vec<String> = definitions.into_iter().collect();
-        let mut current = current::some_or_all(client, &names, &definitions, false).await?;
-        for ((definition, key), changed) in configs {
-            let now = current.remove(&(definition.clone(), key.clone()));
-            match reversal(client, &definition, &key, &changed, now).await? {
+        // One by one: a definition may have many times as many configs.
+        let found = configs.iter().map(async |((definition, key), changed)| {
+            let now = current::config(client, definition, key).await?;
+            Ok::<_, Failure>((name(definition, key), reversal(client, definition, key, changed, now).await?))
+        });
+        let mut found = stream::iter(found).buffered(READS_AT_ONCE);
+        while let Some((name, reversal)) = found.try_next().await? {
+            match reversal {
                 Ok(reversal) => plan.reversals.extend(reversal),
-                Err(why) => plan.left.push(Left { name: name(&definition, &key), why }),
+                Err(why) => plan.left.push(Left { name, why }),
             }
         }
+        drop(found);
         // Deletions come first: a config that is made again may have the unique value of one that goes.
         plan.reversals.sort_by_key(|reversal| reversal.after.is_some());
         Ok(plan)

@@ -75,6 +75,15 @@ function watch(request) {
   return `config watch${places}${others.map((name) => option("--definition", name)).join("")}${narrowed(request, ["definition", "config_key"])}`;
 }
 
+/** The list of the latest changes; a long poll has no command. */
+function changes(request) {
+  const of = (name) => values(request, name)[0];
+  if (of("latest") === undefined || values(request, "definition").length > 1) return null;
+  const names = { since: "--since", by: "--by", before: "--before", latest: "--limit" };
+  const places = [of("definition"), of("config_key")].filter((text) => text !== undefined).map((text) => ` ${shell(text)}`).join("");
+  return `changes${places}${Object.entries(names).map(([name, word]) => option(word, of(name))).join("")}`;
+}
+
 function audit(request) {
   const options = { key: "--key-id", definition: "--definition", outcome: "--outcome", since: "--since", until: "--until" };
   const chosen = (request.query ?? []).filter(([name]) => options[name]);
@@ -113,6 +122,7 @@ function find(request) {
   if (parts[0] === "config_definition") return definitions(request, parts.slice(1));
   if (parts[0] === "api_key") return keys(request, parts.slice(1));
   if (parts[0] === "watch") return watch(request);
+  if (parts[0] === "changes") return changes(request);
   if (parts[0] === "audit") return audit(request);
   if (parts[0] === "whoami") return "whoami";
   return null;

@@ -1,21 +1,22 @@
 // Changes of all definitions or of some, newest first: the last ones, and those that come. Each says who changed what, and
-// which fields differ.
+// which fields differ, and can be taken back.
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { href, route, session, setQuery } from "../lib/state.js";
+import { href, lacks, route, session, setQuery } from "../lib/state.js";
 import { follow } from "../lib/watch.js";
-import { definitionPath, get } from "../lib/api.js";
+import { Refusal, definitionPath, get } from "../lib/api.js";
 import { differences } from "../lib/compare.js";
 import { brief, count, pathText } from "../lib/format.js";
 import { parse } from "../lib/json.js";
 import { ANY } from "../lib/schema.js";
 import { masked } from "../lib/secrets.js";
-import { By } from "../parts/by.js";
+import { By, idsOf } from "../parts/by.js";
 import { Empty, Problem, Time } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
+import { Undo } from "../parts/undo.js";
 
-const EVENTS_MAX = 500;
-/** Revisions before the present one that are shown at first; the smaller number where the larger is not retained. */
-const RECENT = [50, 10, 0];
+const EVENTS_MAX = 1000;
+/** Revisions of a page. */
+const PAGE = 50;
 /** Changes of one revision that are shown, and fields of one change. */
 const [CHANGES_MAX, FIELDS_MAX] = [8, 6];
 /** Characters of a reason that are shown. */
@@ -24,23 +25,28 @@ const WORDS = {
   definition_created: "definition created", definition_updated: "definition changed", definition_deleted: "definition deleted",
   config_created: "created", config_updated: "changed", config_deleted: "deleted", config_unmatched: "no longer fits",
 };
+/** How far back: the name in the address, the words, and the milliseconds. */
+const SINCE = [["15m", "15 minutes", 900_000], ["1h", "1 hour", 3_600_000], ["24h", "24 hours", 86_400_000], ["7d", "7 days", 604_800_000]];
 
 export default function Changes() {
   const query = route.value.query;
   const definitions = query.getAll("definition").filter(Boolean);
-  const [text, setText] = useState("");
-  const [from, setFrom] = useState(query.get("from") ?? "");
-  const begin = query.get("from") ?? "";
-  useEffect(() => setFrom(begin), [begin]);
+  const [since, by, begin] = ["since", "by", "from"].map((name) => query.get(name) ?? "");
+  const [form, setForm] = useState({ definition: "", by, from: begin });
+  useEffect(() => setForm({ definition: "", by, from: begin }), [by, begin]);
   const [events, setEvents] = useState([]);
+  const [earlier, setEarlier] = useState(null);
   const [state, setState] = useState("");
   const [paused, setPaused] = useState(false);
   const [refusal, setRefusal] = useState(null);
   const [gone, setGone] = useState("");
+  const [undone, setUndone] = useState(null);
   const chosen = definitions.map((name) => ["definition", name]);
-  const parameters = [...chosen, ...(begin ? [["from", begin]] : [])];
+  const parameters = [...chosen, ...Object.entries({ since, by, from: begin }).filter(([, value]) => value)];
+  const choose = (more) => setQuery([...(more.definitions ?? definitions).map((name) => ["definition", name]), ...Object.entries({ since, by, from: begin, ...more }).filter(([name, value]) => value && name !== "definitions")]);
   useEffect(() => {
     setEvents([]);
+    setEarlier(null);
     setRefusal(null);
     const stop = new AbortController();
     const failed = (error) => { if (!stop.signal.aborted) setRefusal(error); };
@@ -49,46 +55,80 @@ export default function Changes() {
   }, [JSON.stringify(parameters), session.value]);
   async function show(signal, failed) {
     const schemas = new Schemas(signal);
+    const ids = by ? await idsOf(by) : [];
+    if (ids.length > 1) throw new Refusal({ status: 422, items: [{ msg: `several access keys have the name ${by}: give one of the ids ${ids.join(", ")}` }] });
     // One after the other, as each waits for the schema that says what of it is secret.
     let ready = Promise.resolve();
     const on = {
       change(event, whole) {
-        ready = ready.then(() => described(event, whole, schemas)).then((found) => { if (!signal.aborted) setEvents((old) => [found, ...old].slice(0, EVENTS_MAX)); }).catch(failed);
+        if (ids.length && event.by !== ids[0]) return;
+        ready = ready.then(() => described(event, parse(whole), schemas)).then((found) => { if (!signal.aborted) setEvents((old) => [found, ...old].slice(0, EVENTS_MAX)); }).catch(failed);
       },
       state: setState,
       refused(items) { setState("refused"); setRefusal({ status: 422, items }); },
     };
     if (begin) {
-      await follow([...parameters, ["prev", "true"]], { ...on, gone(why) { setGone(why); setQuery(chosen); } }, signal);
+      await follow([...chosen, ["prev", "true"], ["from", begin]], { ...on, gone(why) { setGone(why); choose({ from: "" }); } }, signal);
       return;
     }
-    const { revision } = await get("/config_definition/", [["limit", 1]], { signal });
-    const tries = [...RECENT];
-    await follow(() => {
-      const first = Math.max(1, revision - tries[0] + 1);
-      return [...chosen, ["prev", "true"], ...(tries[0] ? [["from", first]] : [])];
-    }, { ...on, gone(why) { if (tries.length > 1) tries.shift(); else setGone(why); } }, signal);
+    const conditions = [...chosen, ["prev", "true"], ["latest", PAGE]];
+    if (ids.length) conditions.push(["by", ids[0]]);
+    const unit = SINCE.find(([name]) => name === since);
+    if (unit) conditions.push(["since", new Date(Date.now() - unit[2]).toISOString()]);
+    async function read(before) {
+      // A page has examined many revisions, and may have none of those that are looked for.
+      for (let next = before, found = []; ; ) {
+        const { data, exact } = await get("/changes", [...conditions, ...(next === null ? [] : [["before", next]])], { signal });
+        for (const [place, event] of data.events.entries()) found.push(await described(event, exact.get("events")[place], schemas));
+        next = data.next_before;
+        if (found.length || next === null) {
+          setEvents((old) => [...old, ...found].slice(0, EVENTS_MAX));
+          setEarlier(next === null ? null : () => () => { setEarlier(null); return read(next).catch(failed); });
+          return data.from;
+        }
+      }
+    }
+    let from = await read(null);
+    await follow(() => [...chosen, ["prev", "true"], ...(from === null ? [] : [["from", from]])], { ...on, gone(why) { from = null; setGone(why); } }, signal);
   }
   const [held, setHeld] = useState([]);
   useEffect(() => { if (!paused) setHeld(events); }, [events, paused]);
-  const choose = (names) => setQuery([...names.map((name) => ["definition", name]), ...(begin ? [["from", begin]] : [])]);
+  const submit = (event) => {
+    event.preventDefault();
+    setGone("");
+    choose({ definitions: form.definition && !definitions.includes(form.definition) ? [...definitions, form.definition] : definitions, by: form.by, from: form.from });
+    setForm({ ...form, definition: "" });
+  };
+  const input = (name, label, hint, change = (text) => text.trim()) => html`<label class="field small"><span>${label}</span><input placeholder=${hint} spellcheck=${false} value=${form[name]} onInput=${(event) => setForm({ ...form, [name]: change(event.target.value) })} /></label>`;
   const words = { live: "Live", waiting: "Connecting again…", refused: "Rejected" };
   return html`<div class="title"><h1>Changes</h1><span class=${`dot ${state}`}></span><span class="muted" role="status">${words[state] ?? "Connecting…"}</span><span class="grow"></span>
-      <${CopyAs} requests=${[{ label: "Follow these changes", method: "GET", path: "/watch", query: parameters, stream: true }]} />
+      <${CopyAs} requests=${requests(chosen, { since: SINCE.find(([name]) => name === since), by, begin })} />
       <button onClick=${() => setPaused(!paused)} aria-pressed=${paused}>${paused ? `Go on (${events.length - held.length} more)` : "Pause"}</button>
-      <button onClick=${() => { setEvents([]); setHeld([]); }}>Clear</button></div>
-    <div class="bar"><div class="filters">${definitions.map((name) => html`<span class="chip"><b>${name}</b><button aria-label=${`Do not follow ${name} alone`} onClick=${() => choose(definitions.filter((other) => other !== name))}>✕</button></span>`)}</div>
-      <form class="bar" onSubmit=${(event) => { event.preventDefault(); if (text && !definitions.includes(text)) choose([...definitions, text]); setText(""); }}>
-        <input aria-label="Follow this definition only" placeholder="all definitions; one only…" value=${text} onInput=${(event) => setText(event.target.value.trim())} /><button disabled=${!text}>Follow</button></form>
-      <form class="bar" onSubmit=${(event) => { event.preventDefault(); setGone(""); setQuery([...chosen, ...(from ? [["from", from]] : [])]); }}>
-        <input aria-label="From this revision" inputmode="numeric" class="short" placeholder="from revision" value=${from} onInput=${(event) => setFrom(event.target.value.replace(/\D/g, ""))} /><button disabled=${from === begin}>Begin there</button></form></div>
+      <button onClick=${() => { setEvents([]); setHeld([]); setEarlier(null); }}>Clear</button></div>
+    <form class="bar low" onSubmit=${submit}>
+      <label class="field small"><span>Since</span><select aria-label="Since" value=${since} onChange=${(event) => choose({ since: event.target.value, from: "" })}><option value="">any time</option>${SINCE.map(([name, text]) => html`<option value=${name}>${text}</option>`)}</select></label>
+      ${input("definition", "Definition", "limits, or prod.*")}${input("by", "By", "name or id of a key")}${input("from", "From revision", "", (text) => text.replace(/\D/g, ""))}
+      <button class="primary">Filter</button>${parameters.length ? html`<button type="button" onClick=${() => setQuery([])}>Show all</button>` : ""}</form>
+    ${definitions.length ? html`<div class="bar spaced"><div class="filters">${definitions.map((name) => html`<span class="chip"><b>${name}</b><button aria-label=${`Do not follow ${name} alone`} onClick=${() => choose({ definitions: definitions.filter((other) => other !== name) })}>✕</button></span>`)}</div></div>` : ""}
     <${Problem} error=${refusal} />
     ${gone ? html`<div class="banner warn" role="alert"><strong>Some changes can't be shown:</strong> ${gone}. New changes are shown.</div>` : ""}
-    ${held.length === 0 ? html`<${Empty} title="No change to show">${begin ? `Nothing was changed from revision ${begin} on.` : `Nothing was changed in the last ${RECENT[0]} revisions.`} A new change appears here by itself; give an earlier revision to see what was changed before.</${Empty}>`
-      : html`<p class="muted small">${count(held.length, "revision")}${held.length >= EVENTS_MAX ? `, the newest ${EVENTS_MAX}` : begin ? "" : `: those of the last ${RECENT[0]}, and what came since`}</p><div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="changes-table"><thead><tr><th>Revision</th><th>When</th><th>By</th><th>What</th><th>Reason</th></tr></thead>
+    ${held.length === 0 ? (state || refusal ? html`<${Empty} title="No change to show">${parameters.length ? "Nothing that fits was changed." : "Nothing was changed."} A new change appears here by itself.</${Empty}>` : html`<p class="loading" role="status">Loading the changes…</p>`)
+      : html`<div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="changes-table"><thead><tr><th>Revision</th><th>When</th><th>By</th><th>What</th><th>Reason</th><th><span class="unseen">Actions</span></th></tr></thead>
         <tbody>${held.map((event) => html`<tr key=${event.revision} class="arriving"><td>${event.revision}</td><td><${Time} of=${event.at} /></td><td><${By} of=${event.by} /></td>
           <td>${event.changes.map((item, i) => html`<div><span class=${`op ${item.type.split("_")[1]}`}>${WORDS[item.type] ?? item.type}</span> <${Place} of=${item} /><${FieldsChanged} of=${event.fields[i]} /></div>`)}
-            ${event.more ? html`<div class="muted">and ${event.more} more in this revision</div>` : ""}</td><td class="wrap">${event.reason?.slice(0, REASON_MAX)}</td></tr>`)}</tbody></table></div>`}`;
+            ${event.more ? html`<div class="muted">and ${event.more} more in this revision</div>` : ""}</td><td class="wrap">${event.reason?.slice(0, REASON_MAX)}</td>
+          <td class="actions">${event.changes.some((item) => item.config_key && !lacks("write", item.config_definition_key)) ? html`<button class="quiet" aria-label=${`Undo revision ${event.revision}`} onClick=${() => setUndone(event.revision)}>Undo…</button>` : ""}</td></tr>`)}</tbody></table></div>
+        <p class="muted small">${count(held.length, "revision")}${held.length >= EVENTS_MAX ? `, the newest ${EVENTS_MAX}` : ""}</p>`}
+    ${earlier && events.length < EVENTS_MAX ? html`<button onClick=${earlier}>Earlier changes</button>` : ""}
+    ${undone ? html`<${Undo} revision=${undone} onClose=${() => setUndone(null)} />` : ""}`;
+}
+
+/** The requests behind the page. */
+function requests(chosen, { since, by, begin }) {
+  const stream = { label: "Follow these changes", method: "GET", path: "/watch", query: [...chosen, ...(begin ? [["from", begin]] : [])], stream: true };
+  if (begin || chosen.length > 1) return [stream];
+  const narrowed = [...(since ? [["since", new Date(Date.now() - since[2]).toISOString()]] : []), ...(by ? [["by", by]] : [])];
+  return [{ label: "List these changes", method: "GET", path: "/changes", query: [...chosen, ["latest", PAGE], ...narrowed] }, stream];
 }
 
 /** The schemas of definitions, read when they are first needed, and again when they change. */
@@ -113,8 +153,8 @@ class Schemas {
 }
 
 /** An event with the fields that differ in each of its changes, as they are written: a number keeps its digits. */
-async function described(event, text, schemas) {
-  const exact = parse(text).get("changes");
+async function described(event, whole, schemas) {
+  const exact = whole.get("changes");
   const changes = event.changes.slice(0, CHANGES_MAX);
   const fields = [];
   for (const [place, item] of changes.entries()) {

@@ -15,6 +15,10 @@ async function ask(id) {
   if (asked.session !== session.value) asked = { session: session.value, ids: new Set() };
   if (asked.ids.has(id) || names.value.has(id) || id === principal.value?.key_id || !principal.value || lacks("keys")) return;
   asked.ids.add(id);
+  await readNames();
+}
+
+async function readNames() {
   const found = new Map();
   try {
     for (let page = 1; page <= PAGES_MAX; page += 1) {
@@ -28,6 +32,15 @@ async function ask(id) {
     return;
   }
   names.value = found;
+}
+
+/** The ids of the access keys with a name; what is the name of none that can be listed is taken as an id. */
+export async function idsOf(text) {
+  if (text === ROOT) return [ROOT];
+  if (!lacks("keys")) await readNames();
+  const ids = [...names.value].filter(([id, name]) => name === text && id !== text).map(([id]) => id);
+  if (ids.length === 0 && principal.value?.name === text) return [principal.value.key_id];
+  return ids.length ? ids : [text];
 }
 
 export function nameOf(id) {

@@ -9,7 +9,7 @@ import { Dialog, copyText } from "./ui.js";
  */
 export function CopyAs({ requests, isSecret, label = "Copy as…" }) {
   const [open, setOpen] = useState(false);
-  return html`<button class="quiet" onClick=${() => setOpen(true)}>${label}</button>
+  return html`<button type="button" class="quiet" onClick=${() => setOpen(true)}>${label}</button>
     ${open ? html`<${CopyDialog} requests=${typeof requests === "function" ? requests() : requests} isSecret=${isSecret?.()} onClose=${() => setOpen(false)} />` : ""}`;
 }
 
@@ -25,12 +25,12 @@ function CopyDialog({ requests, isSecret, onClose }) {
     <div class="bar">
       ${requests.length > 1 ? html`<select aria-label="Request" value=${which} onChange=${(event) => setWhich(Number(event.target.value))}>
         ${requests.map((item, place) => html`<option value=${place}>${item.label}</option>`)}</select>` : html`<span>${request.label}</span>`}
-      <div class="segments" role="group" aria-label="Form">${offered.map(([other]) => html`<button aria-pressed=${other === name}
+      <div class="segments" role="group" aria-label="Form">${offered.map(([other]) => html`<button type="button" aria-pressed=${other === name}
         onClick=${() => setForm(other)}>${other}</button>`)}</div>
-      <button class="primary" onClick=${() => copyText(text, name)}>Copy</button>
+      <button type="button" class="primary" onClick=${() => copyText(text, name)}>Copy</button>
     </div>
     ${isShown ? html`<pre class="code" tabindex="0" aria-label=${`${name} text`}>${text}</pre>`
-      : html`<div class="empty"><p>The text has secret values.</p><button onClick=${() => setShown(true)}>Show the text</button></div>`}
+      : html`<div class="empty"><p>The text has secret values.</p><button type="button" onClick=${() => setShown(true)}>Show the text</button></div>`}
     <p class="muted small">The key is not in the text: it is read from the environment variable <code>CONCORD_API_KEY</code>.</p>
   </${Dialog}>`;
 }

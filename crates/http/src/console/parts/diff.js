@@ -13,7 +13,7 @@ export function Diff({ from, to, label, schema }) {
   const changes = useMemo(() => differences(from ?? undefined, to ?? undefined), [from, to]);
   if (changes.length === 0) return html`<p class="muted">Nothing differs in the content.</p>`;
   return html`<div class="diff"><div class="bar"><span class="muted">${count(changes.length, "place")} ${changes.length === 1 ? "differs" : "differ"}</span><span class="grow"></span>
-      <div class="segments" role="group" aria-label="Show as"><button aria-pressed=${!lines} onClick=${() => setLines(false)}>Places</button><button aria-pressed=${lines} onClick=${() => setLines(true)}>Lines</button></div></div>
+      <div class="segments" role="group" aria-label="Show as"><button type="button" aria-pressed=${!lines} onClick=${() => setLines(false)}>Places</button><button type="button" aria-pressed=${lines} onClick=${() => setLines(true)}>Lines</button></div></div>
     ${lines ? html`<${Lines} a=${print(masked(schema ?? ANY, from ?? undefined))} b=${print(masked(schema ?? ANY, to ?? undefined))} label=${label} />`
       : html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table><thead><tr><th>Place</th><th>Before</th><th>After</th></tr></thead>
         <tbody>${changes.slice(0, 500).map((change) => html`<tr><th scope="row">${pathText(change.path)}</th><td>${value(masked(schema ?? ANY, change.old, change.path), "minus")}</td><td>${value(masked(schema ?? ANY, change.new, change.path), "plus")}</td></tr>`)}</tbody></table></div>`}</div>`;

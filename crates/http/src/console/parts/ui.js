@@ -95,7 +95,7 @@ export function Problem({ error, again }) {
         ${error.items.length === 1
           ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : null}`
           : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : null}${item.msg}</li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : null}</ul>`}`}
-    ${again ? html` <button onClick=${again}>Send it again</button> <span class="muted">It is done once at most.</span>` : null}
+    ${again ? html` <button type="button" onClick=${again}>Send it again</button> <span class="muted">It is done once at most.</span>` : null}
     ${error.requestId ? html`<div class="muted small">request ${error.requestId}</div>` : null}
   </div>`;
 }
@@ -103,7 +103,7 @@ export function Problem({ error, again }) {
 /** The page's own content once it is loaded; before, a quiet sign; instead of it, what went wrong. */
 export function Loaded({ of, children, what = "this page" }) {
   if (of.error && of.data === undefined) {
-    return html`<${Problem} error=${of.error} /><button onClick=${of.reload}>Try again</button>`;
+    return html`<${Problem} error=${of.error} /><button type="button" onClick=${of.reload}>Try again</button>`;
   }
   if (of.data === undefined) return html`<p class="loading" role="status">Loading ${what}…</p>`;
   return html`<${Problem} error=${of.error} />${children}`;
@@ -127,7 +127,7 @@ export function Dialog({ title, onClose, children, wide }) {
   }, []);
   return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-labelledby="dialog-title"
     onCancel=${(event) => { event.preventDefault(); onClose(); }}>
-    <header><h2 id="dialog-title">${title}</h2><button class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
+    <header><h2 id="dialog-title">${title}</h2><button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
     ${children}
   </dialog>`;
 }
