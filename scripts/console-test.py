@@ -35,7 +35,7 @@ from pages import (  # noqa: E402, F401: what pages show
     check_dry_runs, check_go_to_config, check_kept_secrets, check_key_times, check_last_changes, check_secrets, check_widths,
 )
 from secret_edits import check_secret_edits  # noqa: E402, F401: random edits by a key that sees no secret values
-from undo import check_find_changes, check_undo, check_undo_unseen_secrets  # noqa: E402, F401: an incident
+from undo import check_audit_of_all, check_find_changes, check_undo, check_undo_unseen_secrets  # noqa: E402, F401: an incident
 from silence import check_silence, check_silence_of_pages  # noqa: E402, F401: a node that stands still
 from forms import (  # noqa: E402, F401: the checks of the form, which run first
     check_form_documents, check_form_focus, check_form_large, check_form_names, check_form_recursion, check_form_texts,

@@ -1,10 +1,11 @@
-"""The page of changes in an incident: changes are found and taken back. Used by scripts/console-test.py."""
+"""The pages of an incident: changes are found and taken back, and the audit logs of all nodes are one list. Used by scripts/console-test.py."""
 
 import json
 import re
 
 from playwright.sync_api import expect
 
+from browser import wait_for
 from forms import definition
 
 SECRET = {"properties": {"password": {"type": "string", "x-concord-secret": True}}}
@@ -131,3 +132,29 @@ def check_find_changes(c):
         c.button("Filter").click()
         expect(c.page.get_by_text("Nothing that fits was changed")).to_be_visible()
         assert c.cluster.call(1, "DELETE", f"/api_key/{made['key_id']}")[0] == 200
+
+
+def check_audit_of_all(c):
+    """The audit page has the lines of all nodes, newest first; a node that stands still is named."""
+    with definition(c, "audited", {}, [("one", {"n": 0})]):
+        for n in c.cluster.api:
+            assert c.cluster.call(n, "PUT", "/config_definition/audited/config/one", {"data": {"n": n}}, [("X-Request-ID", f"by-node-{n}")])[0] == 200
+        c.open("audit?definition=audited", "Audit")
+        rows = c.page.get_by_role("region", name="Audit log").locator("tbody tr").filter(has_text="PUT")
+
+        def is_there():
+            c.button("Reload").click()
+            expect(c.page.locator(".loading")).to_have_count(0)
+            return rows.count() == 3
+
+        wait_for(is_there, "the lines of all nodes")
+        assert [row.locator("td").nth(1).inner_text() for row in rows.all()] == ["3", "2", "1"]
+        c.look("audit-all")
+        other = next(n for n in c.cluster.api if n != c.node and n != c.cluster.leader())
+        with c.cluster.paused(other):
+            c.button("Reload").click()
+            expect(c.page.get_by_role("alert")).to_contain_text(f"Lines of node {other} are missing")
+            expect(rows).to_have_count(2)
+        c.button("Reload").click()
+        expect(c.page.get_by_role("alert")).to_have_count(0)
+        expect(rows).to_have_count(3)

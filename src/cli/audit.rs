@@ -1,12 +1,13 @@
 //! The commands `audit verify`, `audit tail`, `audit export`, `audit list`, `audit anchors` and `audit accept`.
 //!
-//! Each node has a log of its own. `list` merges the logs of all nodes by time; the other commands are about one log.
+//! Each node has a log of its own. `list` merges the logs of all members by time, whichever node responds: it reads those
+//! of the others. The other commands are about one log.
 //!
 //! **Invariants:** a line is printed exactly as in the log, so that its hash can be verified. If `list` could not read a
 //! log to its end, it says so and fails.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -14,13 +15,13 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use concord_client::{Client, Options, shown_url};
+use concord_client::Client;
 use concord_model::time::Timestamp;
 use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    connection::{Failure, NodeArgs, TryArgs, ask, run_with_client, tries_of_operator, with_cluster},
+    connection::{Failure, NodeArgs, TryArgs, ask, run_with_client, with_cluster},
     output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
     yaml_writer,
 };
@@ -73,7 +74,7 @@ pub(super) enum AuditCommand {
         #[command(flatten)]
         filter: AuditFilter,
     },
-    /// Print the audit logs of all nodes that --url or the context names, merged by time, oldest first
+    /// Print the audit logs of all members, merged by time, oldest first
     List {
         #[command(flatten)]
         node: NodeArgs,
@@ -178,11 +179,9 @@ pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
         }
         AuditCommand::List { node, filter } => {
             let printer = Printer::new(node.format.or_table());
-            let options = node.options(&tries_of_operator())?;
             run_with_client(&node, async |client| {
-                let logs: Result<Vec<_>, Failure> =
-                    client.urls().iter().map(|url| NodeLog::of(&options, url, &filter)).collect();
-                list(logs?, &printer, &filter).await
+                let logs = NodeLog::all(&client, &filter).await?;
+                list(logs, &printer, &filter).await
             })
         }
         AuditCommand::Anchors { node } => {
@@ -373,6 +372,10 @@ async fn follow_pages(
     }
 }
 
+fn no_page() -> String {
+    "the response is not a page of an audit log".to_owned()
+}
+
 struct Lines {
     lines: Vec<Value>,
     next: Option<u64>,
@@ -380,17 +383,24 @@ struct Lines {
 
 async fn page(client: &Client, query: &str) -> Result<Lines, Failure> {
     let mut data = ask(client, Method::GET, &format!("/api/v1/audit?{query}"), None).await?;
-    let no_page = || "the response is not a page of an audit log".to_owned();
     let next = data.get("meta").ok_or_else(no_page)?.get("next").and_then(Value::as_u64);
     // Members keep their order and numbers their digits, so a value written out is the text of the log again.
     let Value::Array(lines) = data["results"].take() else { return Err(no_page().into()) };
     Ok(Lines { lines, next })
 }
 
-/// The log of one node, read page by page.
+/// When a line was written. The cluster's time comes first, so that lines of nodes with different clocks are in their order;
+/// lines between two changes have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LineTime {
+    cluster: Timestamp,
+    host: Timestamp,
+}
+
+/// The log of one member, read page by page.
 struct NodeLog {
     client: Client,
-    url: String,
+    node: u64,
     query: String,
     /// The number of the last line that was fetched; `None` after the last page.
     next: Option<u64>,
@@ -400,15 +410,19 @@ struct NodeLog {
 }
 
 impl NodeLog {
-    /// The log of the node at an address that the operator has named: it gets the key.
-    fn of(options: &Options, url: &str, filter: &AuditFilter) -> Result<Self, Failure> {
-        let client = Client::new(Options { urls: vec![url.to_owned()], ..options.clone() })?;
-        let (url, query) = (url.to_owned(), filter.query());
-        Ok(Self { client, url, query, next: Some(0), lines: VecDeque::new(), failure: None })
+    /// The logs of all members.
+    async fn all(client: &Client, filter: &AuditFilter) -> Result<Vec<Self>, Failure> {
+        let data = ask(client, Method::GET, "/api/v1/audit?limit=1", None).await?;
+        let nodes = data["meta"]["nodes"].as_array().ok_or_else(no_page)?;
+        let log = |node: u64| {
+            let query = format!("node={node}&{}", filter.query());
+            Self { client: client.clone(), node, query, next: Some(0), lines: VecDeque::new(), failure: None }
+        };
+        Ok(nodes.iter().filter_map(Value::as_u64).map(log).collect())
     }
 
-    /// The time of the next line, which is fetched first. `None` at the end, or when the node does not respond.
-    async fn next_time(&mut self, filter: &AuditFilter) -> Option<Timestamp> {
+    /// The times of the next line, which is fetched first. `None` at the end, or when the node does not respond.
+    async fn next_time(&mut self, filter: &AuditFilter) -> Option<LineTime> {
         while self.lines.is_empty()
             && let Some(after) = self.next
         {
@@ -420,22 +434,20 @@ impl NodeLog {
                 Err(failure) => (self.next, self.failure) = (None, Some(failure)),
             }
         }
-        // The cluster's time, so that lines of nodes with different clocks are in their order. A line of the log itself
-        // has the host's time only.
         let line = self.lines.front()?;
-        let time = line["log_time"].as_str().or(line["time"].as_str()).and_then(Timestamp::parse);
-        Some(time.unwrap_or_default())
+        let time = |name: &str| line[name].as_str().and_then(Timestamp::parse);
+        let host = time("time").unwrap_or_default();
+        // A line of the log itself has the host's time only.
+        Some(LineTime { cluster: time("log_time").unwrap_or(host), host })
     }
 }
 
 /// Prints the lines of several logs in the order of their times.
 async fn list(mut logs: Vec<NodeLog>, printer: &Printer, filter: &AuditFilter) -> Result<(), Failure> {
     let page_lines = usize::try_from(PAGE_LINES).unwrap_or(usize::MAX);
-    // A node may have several URLs.
-    let mut printed: BTreeMap<u64, u64> = BTreeMap::new();
     let mut lines = Vec::new();
     loop {
-        let mut earliest: Option<(Timestamp, usize)> = None;
+        let mut earliest: Option<(LineTime, usize)> = None;
         for (place, log) in logs.iter_mut().enumerate() {
             if let Some(time) = log.next_time(filter).await
                 && earliest.is_none_or(|(found, _)| time < found)
@@ -444,12 +456,6 @@ async fn list(mut logs: Vec<NodeLog>, printer: &Printer, filter: &AuditFilter) -
             }
         }
         let Some(line) = earliest.and_then(|(_, place)| logs[place].lines.pop_front()) else { break };
-        if let (Some(node), Some(seq)) = (line["node"].as_u64(), seq_of(&line)) {
-            if printed.get(&node).is_some_and(|last| seq <= *last) {
-                continue;
-            }
-            printed.insert(node, seq);
-        }
         lines.push(line);
         if lines.len() == page_lines {
             printer.print(&std::mem::take(&mut lines).iter().collect::<Vec<_>>())?;
@@ -457,7 +463,7 @@ async fn list(mut logs: Vec<NodeLog>, printer: &Printer, filter: &AuditFilter) -
     }
     printer.print(&lines.iter().collect::<Vec<_>>())?;
     let count = logs.len();
-    let failed = logs.into_iter().filter_map(|log| log.failure.map(|failure| (log.url, failure)));
+    let failed = logs.into_iter().filter_map(|log| log.failure.map(|failure| (log.node, failure)));
     let mut failed: Vec<_> = failed.collect();
     if failed.len() == count
         && let Some((_, failure)) = failed.pop()
@@ -467,9 +473,9 @@ async fn list(mut logs: Vec<NodeLog>, printer: &Printer, filter: &AuditFilter) -
     if failed.is_empty() {
         return Ok(());
     }
-    let texts = failed.into_iter().map(|(url, failure)| {
+    let texts = failed.into_iter().map(|(node, failure)| {
         let why = if let Failure::Client(error) = failure { error.to_string() } else { failure.into_text() };
-        format!("lines of {} are missing: {why}", shown_url(&url))
+        format!("lines of node {node} are missing: {why}")
     });
     Err(Failure::Partial(texts.collect::<Vec<_>>().join("\n")))
 }

@@ -161,6 +161,7 @@ impl Consensus {
             | Call::Clock
             | Call::Room
             | Call::Prove
+            | Call::Audit
             | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())

@@ -1,4 +1,4 @@
-//! Pages of the audit log of the receiving node, and the anchors of the logs of all nodes.
+//! Pages of the audit log of the receiving node or of another member, and the anchors of the logs of all nodes.
 //!
 //! **Invariant:** lines are sent exactly as in the log, so that the client can verify their chain.
 
@@ -14,7 +14,8 @@ use super::{
 use concord_model::{access_key::Verb, audit::AuditAnchors, query::QueryError, time::Timestamp};
 use concord_service::{
     Service,
-    audit::{AuditPage, AuditQuery, hex},
+    audit::{AuditQuery, hex},
+    audit_pages::MemberAuditPage,
 };
 
 /// Lines of a page where the client sets no `limit`.
@@ -26,9 +27,11 @@ pub(super) async fn show(service: Service, request: ReadRequest) -> Result<Reply
     request.principal.authorize(Verb::Audit, None)?;
     let query = query(&request.params, service.cx.limits().page_limit)?;
     let (ascends, limit) = (query.after.is_some(), query.limit);
-    let page = service.cx.audit.page(&request.principal, query).await?;
-    let next = page.next.map(|next| link(&request.params, if ascends { "after" } else { "before" }, next));
-    Ok(Reply::ok("audit lines found", &render(&page, limit)).next_link(next.as_deref()))
+    let [node] = request.params.numbers(["node"])?;
+    let found = service.audit_pages.page(&request.principal, node, query).await?;
+    let next =
+        found.page.next.map(|next| link(&request.params, if ascends { "after" } else { "before" }, next));
+    Ok(Reply::ok("audit lines found", &render(&found, limit)).next_link(next.as_deref()))
 }
 
 /// Shows the anchors of all logs.
@@ -100,8 +103,10 @@ fn query(params: &QueryParams, limit_max: usize) -> Result<AuditQuery, QueryErro
     errors.finish(Some(AuditQuery { after, before, limit, since, until, key, definition, outcome }))
 }
 
-fn render(page: &AuditPage, limit: usize) -> String {
+fn render(found: &MemberAuditPage, limit: usize) -> String {
+    let page = &found.page;
     let meta = Object::new().value("limit", &limit).value("next", &page.next);
+    let meta = meta.value("node", &found.node).value("nodes", &found.nodes);
     let meta = match &page.head {
         Some((seq, hash)) => meta.raw("head", &Object::new().value("seq", seq).value("hash", hash).finish()),
         None => meta,

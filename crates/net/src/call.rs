@@ -15,6 +15,7 @@
 //! | `writes` | several small writes | the outcome of each as soon as it is decided, in parts | the leader's service |
 //! | `page` | a cursor and a list | a part of that page | the service of the node that pins the cursor's state |
 //! | `history` | a query of the history | a part of the history | the service, from its own disk |
+//! | `audit` | which lines of the audit log | a page of it | the service, from its own disk |
 //! | `change` | a change of the membership | the entry that makes it | the leader's service |
 //! | `clock` | none | the node's wall clock | the service |
 //! | `room` | none | whether the free space of the node's volume is below its reserve | the service |
@@ -70,11 +71,13 @@ pub enum Call {
     Prove,
     /// Exchanges what two members remember of all.
     Witness,
+    /// Fetches a page of the audit log.
+    Audit,
 }
 
 impl Call {
     /// All RPCs.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Vote,
         Self::PreVote,
         Self::Stream,
@@ -95,6 +98,7 @@ impl Call {
         Self::Heartbeats,
         Self::Prove,
         Self::Witness,
+        Self::Audit,
     ];
 
     /// The last segment of the path.
@@ -121,6 +125,7 @@ impl Call {
             Self::Heartbeats => "heartbeats",
             Self::Prove => "prove",
             Self::Witness => "witness",
+            Self::Audit => "audit",
         }
     }
 

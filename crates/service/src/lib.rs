@@ -26,7 +26,7 @@
 //! | whether there are enough persons to approve changes | `approvers` |
 //! | change requests: what waits for approval, and what was applied | `change_requests` |
 //! | stored editions of change requests, and whose approvals count | `editions` |
-//! | who asked for what and what was decided | `audit` |
+//! | who asked for what and what was decided | `audit`, `audit_pages` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
@@ -54,6 +54,7 @@ pub mod access;
 mod anchors;
 mod approvers;
 pub mod audit;
+pub mod audit_pages;
 mod backup;
 mod budget;
 mod change_requests;
@@ -104,6 +105,7 @@ use tokio::runtime::Handle;
 
 use access::{Authentication, keys::AccessKeys};
 use anchors::AuditAnchoring;
+use audit_pages::AuditReader;
 use backup::Backups;
 use change_requests::ChangeRequests;
 use clock::Clock;
@@ -250,6 +252,8 @@ pub struct Units {
     pub changes: Arc<ChangeRequests>,
     /// Anchors of the audit logs.
     pub anchors: Arc<AuditAnchoring>,
+    /// Pages of the audit logs of all members.
+    pub audit_pages: Arc<AuditReader>,
     /// Watches and long polling.
     pub watches: Arc<Watches>,
     /// Backups of the whole state.
@@ -314,6 +318,7 @@ impl Service {
         let changes = Arc::new(ChangeRequests::new(&cx, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
+        let audit_pages = Arc::new(AuditReader { cx: cx.clone() });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
         let members = Arc::new(ClusterMembers {
@@ -344,6 +349,7 @@ impl Service {
             environments,
             changes,
             anchors,
+            audit_pages,
             watches,
             backups,
             members,

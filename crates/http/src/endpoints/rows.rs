@@ -329,7 +329,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     ),
     // The audit log.
     Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show))
-        .parameters(&["after", "before", "limit", "since", "until", "key", "definition", "outcome"])
+        .parameters(&["node", "after", "before", "limit", "since", "until", "key", "definition", "outcome"])
         .audited(Audited::Always),
     Endpoint::new(Get, ANCHORS, Needs(Verb::Audit), "get_audit_anchors", keyed!(audit::anchors))
         .consistency(),

@@ -260,6 +260,8 @@ fn audit_page() -> Value {
         "meta": {
             "limit": 100,
             "next": 18,
+            "node": 1,
+            "nodes": [1, 2, 3],
             "head": { "seq": 18, "hash": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae" },
         },
     })
@@ -267,18 +269,19 @@ fn audit_page() -> Value {
 
 /// The operation on the audit log.
 fn get_audit() -> OperationEntry {
-    describe("audit", "get_audit", "Show the audit log of the receiving node")
+    describe("audit", "get_audit", "Show the audit log of a node")
             .description(
-                "The requests to this node and their outcomes. Newest first; with `after` oldest first. A page \
+                "The requests to the receiving node and their outcomes; with `node`, those to another member, which the \
+                 receiving node asks. `meta.nodes` are the members. Newest first; with `after` oldest first. A page \
                  reads a bounded part of the log, so it may have fewer lines than `limit` although there are more: the \
                  next page is the one that `Link` names, and `meta.next` is null at the end. `meta.head` is the \
                  number and the SHA-256 of the last line. The lines stand as they are in the log, each with the \
                  SHA-256 of the line before in `prev`.",
             )
-            .parameters(&["audit_after", "audit_before", "limit"])
+            .parameters(&["audit_node", "audit_after", "audit_before", "limit"])
             .parameters(&["since", "until", "audit_key", "audit_definition", "outcome"])
             .success(200, "audit lines found", payload("AuditPage", audit_page()), &["Link"])
-            .refusals(&[404, 422])
+            .refusals(&[404, 422, 503])
 }
 
 /// The operation on the anchors of all audit logs.
@@ -352,7 +355,18 @@ fn audit_page_schema() -> ObjectBuilder {
         Vec::new(),
     );
     let next = nullable(Type::Integer).description(Some("`before` or `after` of the next page"));
-    let meta = open(vec![("limit", integer(1).into()), ("next", next.into())], vec![("head", head.into())]);
+    let nodes =
+        ArrayBuilder::new().items(integer(1)).description(Some("the members, whose logs `node` selects"));
+    let node = integer(1).description(Some("the node whose log it is of"));
+    let meta = open(
+        vec![
+            ("limit", integer(1).into()),
+            ("next", next.into()),
+            ("node", node.into()),
+            ("nodes", nodes.into()),
+        ],
+        vec![("head", head.into())],
+    );
     let lines = ArrayBuilder::new().items(json_object());
     open(vec![("results", lines.into()), ("meta", meta.into())], Vec::new())
 }

@@ -21,7 +21,8 @@ pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> Comp
         path_parameters(),
         list_parameters(limits),
         other_parameters(),
-        change_parameters(),
+        change_request_parameters(),
+        audit_and_change_parameters(),
         naming_parameters(),
         header_parameters(),
     ];
@@ -99,6 +100,34 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             integer(0).into(),
         ),
         plain("before", "Only changes before this revision.", integer(0)),
+        plain(
+            "policy",
+            "`force` stores a schema that configs do not fit.",
+            text().enum_values(Some(["force"])),
+        ),
+        plain("from", "Begins with the changes of this revision.", integer(0)),
+        plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
+        plain("prev", "`true` returns the data of configs before each change, too.", flag()),
+        plain(
+            "wait",
+            "Seconds to wait for a change.",
+            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
+        ),
+    ]
+}
+
+/// The query parameters of the audit log, and of the list of the latest changes.
+fn audit_and_change_parameters() -> Vec<(&'static str, Parameter)> {
+    let query =
+        |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
+    let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
+    vec![
+        query(
+            "audit_node",
+            "node",
+            "The id of the member whose log is read; the receiving node without it.",
+            integer(1).into(),
+        ),
         query(
             "audit_after",
             "after",
@@ -116,19 +145,6 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
         plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
         plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),
-        plain(
-            "policy",
-            "`force` stores a schema that configs do not fit.",
-            text().enum_values(Some(["force"])),
-        ),
-        plain("from", "Begins with the changes of this revision.", integer(0)),
-        plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
-        plain("prev", "`true` returns the data of configs before each change, too.", flag()),
-        plain(
-            "wait",
-            "Seconds to wait for a change.",
-            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
-        ),
         plain(
             "latest",
             "Lists at most so many of the latest revisions, newest first, instead of waiting for a change.",
@@ -156,7 +172,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
 }
 
 /// The query parameters of change requests, and of what passes the rules that need them.
-fn change_parameters() -> Vec<(&'static str, Parameter)> {
+fn change_request_parameters() -> Vec<(&'static str, Parameter)> {
     let query =
         |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());

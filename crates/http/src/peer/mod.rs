@@ -221,6 +221,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Writes
         | Call::Change
         | Call::History
+        | Call::Audit
         | Call::Prove
         | Call::Page => {
             let (service, origin, traces) = (service.clone(), sender(&head.headers), received(&head.headers));
@@ -273,6 +274,7 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         Call::Write => service.writes.answer_write(body).await,
         Call::Change => service.members.answer_change(body).await,
         Call::History => service.history.answer_history(body).await,
+        Call::Audit => service.audit_pages.answer_audit(body).await,
         Call::Page => service.reads.answer_page(body).await,
         Call::Vote
         | Call::PreVote
@@ -340,8 +342,9 @@ fn refused(refusals: &Arc<RefusalLog>, call: Option<Call>, (status, text): NotAd
 fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
-    // A part of a page or of the history is made for the response.
-    let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
+    // A part of a page, of the history or of the audit log is made for the response.
+    let answer =
+        if matches!(call, Call::Page | Call::History | Call::Audit) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
     let mut reservation = service.cx.reservation(Share::Peers);
     reservation.grow(bytes).map_err(too_many)?;

@@ -7,6 +7,8 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     files::{LINE_BYTES_MAX, LogFile, list, read_head},
     line::{StoredLine, hash_of, hex},
@@ -22,8 +24,8 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// Bytes that are read to find the beginning of a line: it has one, as no line is longer.
 const PROBE_BYTES: usize = LINE_BYTES_MAX + 64;
 
-/// Which lines a page has.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Which lines a page has. Sent between nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditQuery {
     /// Only lines after this number, ascending. Without it, the newest line is first.
     pub after: Option<u64>,
@@ -43,8 +45,8 @@ pub struct AuditQuery {
     pub outcome: Option<String>,
 }
 
-/// A page of lines.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A page of lines. Sent between nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditPage {
     /// The lines.
     pub lines: Vec<String>,

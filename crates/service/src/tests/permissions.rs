@@ -9,9 +9,10 @@ use super::*;
 use crate::{
     Caller, Check, CheckCondition, EnvironmentRules, LazySchema, MemberChange, NewProtection, NewSchema,
     NewUnique, Restored, Rollback, Undelete, Write,
+    audit::AuditQuery,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
-    watch::{WatchRequest, WatchStart},
+    watch::{LatestRequest, ListedChanges, WatchRequest, WatchStart},
 };
 use concord_model::{
     access_key::Verb,
@@ -137,6 +138,15 @@ async fn every_read_is_authorized_before_any_lookup() {
             start: WatchStart::Now,
             consistency: LINEARIZABLE,
         };
+        let latest = |definition: &str| LatestRequest {
+            definitions: vec![definition.into()],
+            configs: Vec::new(),
+            has_prev: false,
+            consistency: LINEARIZABLE,
+            before: None,
+            limit: 1,
+            listed: ListedChanges::default(),
+        };
         let listed = service.reads.list(&principal, list, page(), fresh).await;
         let answers = [
             is_forbidden(service.reads.read(&principal, Verb::Read, d, LINEARIZABLE).await),
@@ -147,8 +157,10 @@ async fn every_read_is_authorized_before_any_lookup() {
             is_forbidden(service.watches.watch(principal.clone(), watch(d)).await),
             is_forbidden(service.watches.watch(principal.clone(), watch("billing.*")).await),
             is_forbidden(service.watches.poll(principal.clone(), watch(d), Duration::ZERO).await),
+            is_forbidden(service.watches.latest(principal.clone(), latest(d)).await),
+            is_forbidden(service.watches.latest(principal.clone(), latest("billing.*")).await),
         ];
-        assert_eq!(answers, [expected; 8], "{principal:?}");
+        assert_eq!(answers, [expected; 10], "{principal:?}");
         let mut both = watch(d);
         both.definitions.push("secret".into());
         let may_both = principal.key.is_none();
@@ -292,6 +304,10 @@ async fn cluster_changes_and_backups_need_their_own_verbs() {
         assert_eq!(is_forbidden(accepted), !is_cluster, "{verb}");
         let anchors = service.anchors.anchors(&principal, LINEARIZABLE).await;
         assert_eq!(is_forbidden(anchors), verb != Verb::Audit, "{verb}");
+        for node in [None, Some(7)] {
+            let page = service.audit_pages.page(&principal, node, AuditQuery::default()).await;
+            assert_eq!(is_forbidden(page), verb != Verb::Audit, "{verb}");
+        }
         assert_eq!(
             is_forbidden(service.backups.backup(&principal, LINEARIZABLE).await),
             verb != Verb::Backup,

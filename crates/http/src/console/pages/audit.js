@@ -1,7 +1,7 @@
-// The audit log of the node that answers: who asked for what, and what was decided. Newest first.
+// The audit logs of all members as one list: who asked for what, and what was decided. Newest first.
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { href, node, route, session, setQuery } from "../lib/state.js";
-import { get } from "../lib/api.js";
+import { href, route, session, setQuery } from "../lib/state.js";
+import { MergedLogs } from "../lib/merged.js";
 import { count } from "../lib/format.js";
 import { By } from "../parts/by.js";
 import { Empty, Problem, Time } from "../parts/ui.js";
@@ -9,24 +9,26 @@ import { CopyAs } from "../parts/copyas.js";
 
 const LIMIT = 100;
 const FILTERS = [["key", "Key id", "root"], ["definition", "Definition", ""], ["outcome", "Outcome", "ok"], ["since", "Since", "2026-01-31T00:00:00Z"], ["until", "Until", "2026-01-31T00:00:00Z"]];
-const SHOWN = ["seq", "time", "node", "key", "verb", "method", "route", "definition", "config", "outcome", "status", "address", "dry_run"];
+const SHOWN = ["seq", "time", "log_time", "node", "key", "verb", "method", "route", "definition", "config", "outcome", "status", "address", "dry_run"];
 
 export default function Audit() {
   const query = route.value.query;
   const chosen = FILTERS.map(([name]) => [name, query.get(name) ?? ""]).filter(([, value]) => value);
   const [form, setForm] = useState(Object.fromEntries(chosen));
   const [lines, setLines] = useState([]);
-  const [next, setNext] = useState(null);
+  const [logs, setLogs] = useState(null);
   const [state, setState] = useState({ busy: true });
   const [withDry, setWithDry] = useState(false);
   const seen = withDry ? lines : lines.filter((line) => !line.dry_run);
   const dry = lines.filter((line) => line.dry_run).length;
-  async function load(before, signal) {
+  async function load(earlier, signal) {
     setState({ busy: true });
     try {
-      const { data } = await get("/audit", [...chosen, ["limit", LIMIT], ...(before ? [["before", before]] : [])], { signal });
-      setLines((old) => (before ? [...old, ...data.results] : data.results));
-      setNext(data.meta.next ?? null);
+      const all = earlier ?? new MergedLogs(chosen);
+      const found = await all.read(LIMIT, signal);
+      if (signal?.aborted) return;
+      setLines((old) => (earlier ? [...old, ...found] : found));
+      setLogs(all);
       setState({});
     } catch (error) {
       if (error.name !== "AbortError") setState({ error });
@@ -38,20 +40,21 @@ export default function Audit() {
     return () => stop.abort();
   }, [JSON.stringify(chosen), session.value]);
   const submit = (event) => { event.preventDefault(); setQuery(Object.fromEntries(Object.entries(form).filter(([, value]) => value))); };
-  return html`<div class="title"><h1>Audit</h1><span class="muted">of node ${node.value.id ?? "…"}: each node keeps its own</span><span class="grow"></span>
-      <${CopyAs} requests=${[{ label: "Read the audit log", method: "GET", path: "/audit", query: [...chosen, ["limit", LIMIT]] }]} /><button onClick=${() => load(null)}>Reload</button></div>
+  return html`<div class="title"><h1>Audit</h1><span class="muted">${logs ? `of ${count(logs.logs.length, "node")}` : ""}</span><span class="grow"></span>
+      <${CopyAs} requests=${[{ label: "Read the audit log of this node", method: "GET", path: "/audit", query: [...chosen, ["limit", LIMIT]] }]} /><button onClick=${() => load(null)}>Reload</button></div>
     <form class="bar low" onSubmit=${submit}>${FILTERS.map(([name, label, hint]) => html`<label class="field small"><span>${label}</span><input placeholder=${hint} spellcheck=${false} value=${form[name] ?? ""} onInput=${(event) => setForm({ ...form, [name]: event.target.value.trim() })} /></label>`)}
       <button class="primary">Filter</button>
       <label class="check"><input type="checkbox" checked=${withDry} onChange=${(event) => setWithDry(event.target.checked)} /> Dry runs</label>${chosen.length ? html`<button type="button" onClick=${() => { setForm({}); setQuery({}); }}>Show all</button>` : ""}</form>
     <${Problem} error=${state.error} />
-    ${lines.length === 0 ? (state.busy ? html`<p class="loading" role="status">Loading the audit log…</p>` : state.error ? "" : html`<${Empty} title=${chosen.length ? "No line fits" : "The audit log is empty"}>What is written, denied or administered on this node is recorded here.</${Empty}>`)
-      : html`<div class="scroll" tabindex="0" role="region" aria-label="Audit log"><table class="dense"><thead><tr><th>Line</th><th>Time</th><th>Key</th><th>From</th><th>What</th><th>About</th><th>Outcome</th><th>Revision</th></tr></thead>
-        <tbody>${seen.map((line) => html`<tr key=${line.seq}><td>${line.seq}</td><td><${Time} of=${line.time} /></td><td><${By} of=${line.key} /></td><td>${line.address ?? ""}</td>
+    ${logs?.failed.map(({ node, error }) => html`<div class="banner warn" role="alert" key=${node}><strong>Lines of node ${node} are missing:</strong> ${error.message}</div>`)}
+    ${lines.length === 0 ? (state.busy ? html`<p class="loading" role="status">Loading the audit log…</p>` : state.error ? "" : html`<${Empty} title=${chosen.length ? "No line fits" : "The audit log is empty"}>What is written, denied or administered is recorded here.</${Empty}>`)
+      : html`<div class="scroll" tabindex="0" role="region" aria-label="Audit log"><table class="dense"><thead><tr><th>Time</th><th>Node</th><th>Line</th><th>Key</th><th>From</th><th>What</th><th>About</th><th>Outcome</th><th>Revision</th></tr></thead>
+        <tbody>${seen.map((line) => html`<tr key=${`${line.node} ${line.seq}`}><td><${Time} of=${line.time} /></td><td>${line.node}</td><td>${line.seq}</td><td><${By} of=${line.key} /></td><td>${line.address ?? ""}</td>
           <td>${line.event ? html`<b>${line.event.replaceAll("_", " ")}</b>` : html`${line.verb ? html`<span class="tag">${line.verb}</span> ` : ""}${line.method}${line.dry_run ? html` <span class="tag">dry run</span>` : ""}`}<div class="muted small" title=${line.request_id}>${line.route ?? ""}</div></td><td><${About} of=${line} /></td>
           <td>${line.outcome ? html`<span class=${line.outcome === "ok" ? "good" : "error"}>${line.outcome}</span> <span class="muted small">${line.status ?? ""}</span>` : ""}${line.count ? html`${line.count} times` : ""}</td>
           <td>${line.revision_after ? html`${line.revision_before !== undefined ? `${line.revision_before} → ` : ""}${line.revision_after}` : ""}</td></tr>`)}</tbody></table></div>
         ${dry && !withDry ? html`<p class="muted small">${count(dry, "dry run")} not shown: nothing was stored by ${dry === 1 ? "it" : "them"}.</p>` : ""}
-        ${next !== null ? html`<button disabled=${state.busy} onClick=${() => load(next)}>Earlier lines</button>` : html`<p class="muted small">These are all lines that are kept.</p>`}`}`;
+        ${logs?.hasMore ? html`<button disabled=${state.busy} onClick=${() => load(logs)}>Earlier lines</button>` : html`<p class="muted small">These are all lines that are kept.</p>`}`}`;
 }
 
 function About({ of }) {
