@@ -7,6 +7,8 @@
 //! **Invariants:** nothing is deleted unless `--prune` is given and confirmed, and no more than was said. No secret value is
 //! shown without `--show-secrets`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use concord_client::{Client, Error, Item, Operation, Request};
 use serde_json::{Value, json};
@@ -19,6 +21,7 @@ use super::{
     manifest::{FileArgs, Manifests, name},
     output::{Format, confirm, counted, is_quiet, note, print_done, say, text},
     plan::{ApplyPlan, PlannedChange, UniqueFieldsStep},
+    plan_file::SavedPlan,
     progress::Progress,
 };
 
@@ -89,6 +92,10 @@ pub(super) struct ApplyArgs {
     /// If the changes exceed one batch, apply them in several, each atomic
     #[arg(long)]
     split: bool,
+    /// Do what `diff --save` has written to this file, or fail with exit code 4 if the files or the cluster have changed
+    /// since; whether configs are deleted is in the plan
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prune", "split"])]
+    plan: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -105,6 +112,9 @@ pub(super) struct DiffArgs {
     /// Show secret values
     #[arg(long)]
     pub(super) show_secrets: bool,
+    /// Write the plan of these changes to a file, for `apply --plan`
+    #[arg(long, value_name = "FILE")]
+    pub(super) save: Option<PathBuf>,
 }
 
 impl PruneBounds {
@@ -131,10 +141,15 @@ impl PruneBounds {
 
 /// Runs `apply`.
 pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
+    let saved = args.plan.as_deref().map(SavedPlan::read).transpose()?;
     let wanted = Manifests::read(&args.files)?;
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
-        let mut plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
+        let prune = saved.as_ref().map_or(args.prune, |saved| saved.prune);
+        let mut plan = ApplyPlan::new(&client, &wanted, prune).await?;
+        if let Some(saved) = &saved {
+            saved.check(&SavedPlan::of(&client, &wanted, &plan, prune).await?)?;
+        }
         if !args.show_secrets {
             plan.hide_secrets();
         }
@@ -178,6 +193,9 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
                 plan.hide_secrets();
             }
             let is_different = !plan.changes.is_empty();
+            if let Some(path) = &args.save {
+                SavedPlan::of(&client, &wanted, &plan, args.prune).await?.write(path)?;
+            }
             let format = args.node.format.or_table();
             let shown = if format.is_table() {
                 plan.changes.iter().try_for_each(|change| text(&change.diff()))
@@ -410,7 +428,7 @@ mod tests {
     fn change(bytes: usize) -> PlannedChange {
         let operations = vec![operation(bytes)];
         let (definition, key) = ("d".to_owned(), "k".to_owned());
-        PlannedChange { definition, key, before: None, after: None, operations }
+        PlannedChange { definition, key, before: None, after: None, revision: None, operations }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) enum Failure {
     Missing(String),
     /// Data are invalid; the errors.
     Invalid(String),
+    /// What the command was to do is no longer what it would do.
+    Stale(String),
     /// The access key may not see what the command selects.
     Hidden(String),
     /// A part was done; the message says which part was not.
@@ -59,6 +61,7 @@ impl Failure {
             Self::Failed(_) | Self::Difference => 1,
             Self::Usage(_) | Self::Client(Error::Usage(_)) => super::EXIT_USAGE,
             Self::Missing(_) => 3,
+            Self::Stale(_) => 4,
             Self::Invalid(_) => 5,
             Self::Hidden(_) => 6,
             Self::Partial(_) => 8,
@@ -86,6 +89,7 @@ impl Failure {
     pub(super) fn into_text(self) -> String {
         if let Self::Usage(text)
         | Self::Failed(text)
+        | Self::Stale(text)
         | Self::Invalid(text)
         | Self::Hidden(text)
         | Self::Partial(text)
@@ -117,6 +121,7 @@ impl Failure {
             Self::Interrupted(text, _) => (format!("interrupted: {text}"), None),
             Self::Usage(text)
             | Self::Failed(text)
+            | Self::Stale(text)
             | Self::Invalid(text)
             | Self::Hidden(text)
             | Self::Partial(text)

@@ -59,7 +59,7 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
         args;
     let (Some(definition), Some(key)) = (definition, key) else {
         let files = FileArgs::new(files, recursive);
-        return apply::diff(&DiffArgs { node, tries, files, prune, show_secrets });
+        return apply::diff(&DiffArgs { node, tries, files, prune, show_secrets, save: None });
     };
     let compared = with_cluster(&node, &tries, async |client| {
         let path = config_path(&definition, &key);

@@ -15,6 +15,7 @@ use std::{
 use clap::Args;
 use concord_client::Operation;
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{connection::Failure, document};
 
@@ -174,6 +175,18 @@ impl Manifests {
     /// Where something was read.
     pub(super) fn place(&self, definition: &str, key: &str) -> Option<&str> {
         self.places.get(&(definition.to_owned(), key.to_owned())).map(String::as_str)
+    }
+
+    /// The digest of all that was read: it depends on the records alone, not on comments and the order of files.
+    pub(super) fn digest(&self) -> String {
+        let definitions = self.definitions.iter().map(|(key, definition)| definition.to_json(key));
+        let configs = self.configs.iter().map(|((definition, key), data)| config_json(definition, key, data));
+        let mut digest = Sha256::new();
+        for record in definitions.chain(configs) {
+            digest.update(record.to_string());
+            digest.update("\n");
+        }
+        format!("{:x}", digest.finalize())
     }
 
     /// The keys of all definitions that are named.

@@ -8,7 +8,7 @@
 //! | `definition reindex` | `reindex` |
 //! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
 //! | `changes`, `undo` | `changes`, `undo` |
-//! | `apply`, `diff`; the plan of changes; what is shown of secret values | `apply`, `plan`, `mask` |
+//! | `apply`, `diff`; the plan of changes, and in a file; what is shown of secret values | `apply`, `plan`, `plan_file`, `mask` |
 //! | what the access key may not see of printed data | `redacted` |
 //! | `export`, `import` | `transfer` |
 //! | the current state of the cluster; definitions and configs in files; JSON and YAML | `current`, `manifest`, `document` |
@@ -69,6 +69,7 @@ mod mask;
 mod members;
 mod output;
 mod plan;
+mod plan_file;
 mod point;
 mod probe;
 mod progress;

@@ -33,6 +33,8 @@ pub(super) struct PlannedChange {
     pub(super) before: Option<Value>,
     /// The value to store; `None` deletes the record.
     pub(super) after: Option<Value>,
+    /// The current revision; `None` if the record does not exist.
+    pub(super) revision: Option<u64>,
     /// The operations that make the change.
     pub(super) operations: Vec<Operation>,
 }
@@ -84,6 +86,8 @@ pub(super) struct ApplyPlan {
     pub(super) unchanged: usize,
     /// The definitions all of whose configs are deleted.
     pub(super) emptied: Vec<String>,
+    /// The revisions of all definitions that the files name; `None` if it does not exist.
+    pub(super) definitions: BTreeMap<String, Option<u64>>,
     /// What of the data is secret.
     pub(super) mask: Mask,
 }
@@ -96,6 +100,7 @@ impl ApplyPlan {
         let mut known = BTreeMap::new();
         for key in wanted.named() {
             let found = current::definition(client, &key).await?;
+            plan.definitions.insert(key.clone(), found.as_ref().map(|found| found.revision));
             plan.mask.add(&key, found.as_ref().and_then(|found| found.value.schema.as_ref()));
             plan.mask.add(&key, wanted.definitions.get(&key).and_then(|wanted| wanted.schema.as_ref()));
             if let Some(definition) = wanted.definitions.get(&key) {
@@ -272,6 +277,7 @@ impl ApplyPlan {
             key: String::new(),
             before,
             after,
+            revision: Some(found.revision),
             operations,
         });
     }
@@ -291,6 +297,7 @@ impl ApplyPlan {
             key: String::new(),
             before: None,
             after: Some(wanted.to_json(key)),
+            revision: None,
             operations: vec![operation],
         });
     }
@@ -316,6 +323,7 @@ impl ApplyPlan {
             key: key.into(),
             before: now.map(|now| config_json(definition, key, &now.value)),
             after: Some(config_json(definition, key, data)),
+            revision: now.map(|now| now.revision),
             operations: vec![operation],
         });
     }
@@ -331,6 +339,7 @@ impl ApplyPlan {
             key: key.into(),
             before: Some(config_json(definition, key, &now.value)),
             after: None,
+            revision: Some(now.revision),
             operations: vec![operation],
         });
     }

@@ -408,3 +408,83 @@ async fn what_is_read_for_files_is_applied_without_a_difference() {
     assert!(checked.code == 5 && checked.err.contains("json_shema"), "{checked:?}");
     assert_eq!(user.json(&["config", "get", "a.one", "k"]).await["data"]["n"].to_string(), "1.50");
 }
+
+/// A folder of files, and the plan of their changes.
+async fn planned(user: &User, requests: u64) -> Vec<String> {
+    let text = format!(
+        "config_definition_key: plans\njson_schema: {{properties: {{requests: {{type: integer}}, password: {{x-concord-secret: true}}}}}}\n---\n\
+         {{config_definition_key: plans, config_key: a, data: {{requests: {requests}, password: pw-in-the-file}}}}\n"
+    );
+    let file = user.write(&format!("plans-{requests}.yaml"), &text);
+    let plan = format!("{file}.plan");
+    let done = user.run(&["diff", "-f", &file, "--save", &plan]).await;
+    assert_eq!(done.code, 1, "{done:?}");
+    let plan_text = std::fs::read_to_string(&plan).unwrap();
+    assert!(plan_text.contains("\"concord_plan\": 1") && !plan_text.contains("pw-"), "{plan_text}");
+    ["apply", "-f", &file, "--plan", &plan].map(str::to_owned).into()
+}
+
+#[tokio::test]
+async fn a_plan_does_what_was_reviewed_or_nothing() {
+    let cluster = Cluster::start("cli-plans").await;
+    let user = User::of(&cluster);
+    let apply =
+        async |command: &[String]| user.run(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let refused = async |command: &[String], why: &str| {
+        let before = user.run(&["config", "get", "plans", "-o", "json"]).await.out;
+        let done = apply(command).await;
+        assert!(done.code == 4 && done.err.contains(why) && done.err.contains("is stale"), "{why}: {done:?}");
+        assert_eq!(user.run(&["config", "get", "plans", "-o", "json"]).await.out, before, "{why}");
+    };
+    let requests = async || user.json(&["config", "get", "plans", "a"]).await["data"]["requests"].clone();
+
+    // The older pipeline loses, whichever comes first.
+    let (older, newer) = (planned(&user, 1).await, planned(&user, 2).await);
+    assert_eq!(apply(&newer).await.code, 0);
+    refused(&older, "definition plans was absent, and is revision").await;
+    assert_eq!(requests().await, json!(2));
+    // The same plan is done once.
+    refused(&newer, "definition plans was absent").await;
+    let (one, other) = (planned(&user, 3).await, planned(&user, 4).await);
+    let (one, other) = tokio::join!(apply(&one), apply(&other));
+    assert_eq!(one.code.min(other.code), 0, "{one:?} {other:?}");
+    assert_eq!(one.code.max(other.code), 4, "{one:?} {other:?}");
+
+    // A config that the files do not change is none of the plan, unless its change would be undone.
+    let plan = planned(&user, 5).await;
+    user.ok(&["config", "create", "plans", "b", "--data", "{}"]).await;
+    assert_eq!(apply(&plan).await.code, 0);
+    let plan = planned(&user, 6).await;
+    user.ok(&["config", "patch", "plans", "a", "--data", r#"{"requests": 7}"#]).await;
+    refused(&plan, "config plans/a was revision").await;
+    let plan = planned(&user, 8).await;
+    user.ok(&["definition", "reindex", "plans", "--add", "requests"]).await;
+    refused(&plan, "definition plans was revision").await;
+
+    // The files have changed, or another plan is named.
+    let plan = planned(&user, 9).await;
+    let text = std::fs::read_to_string(&plan[2]).unwrap();
+    user.write("plans-9.yaml", &text.replace("requests: 9", "requests: 10"));
+    refused(&plan, "the files say something else").await;
+    // Comments say nothing.
+    user.write("plans-9.yaml", &format!("# a comment\n{text}"));
+    let tried = [&plan[..], &["--dry-run".to_owned()]].concat();
+    assert_eq!(apply(&tried).await.code, 0);
+    assert_eq!(apply(&plan).await.code, 0);
+    assert_eq!(requests().await, json!(9));
+    let wrong = user.write("wrong.plan", "{}");
+    let broken = user.run(&["apply", "-f", &plan[2], "--plan", &wrong]).await;
+    assert!(broken.code == 2 && broken.err.contains("not a plan"), "{broken:?}");
+
+    // A deletion is in the plan.
+    let file = user.write("none.yaml", "config_definition_key: plans\nindexes: [requests]\njson_schema: {properties: {requests: {type: integer}, password: {x-concord-secret: true}}}\n");
+    let save = ["diff", "-f", &file, "--prune", "--save", "prune.plan"];
+    assert_eq!(user.run(&save).await.code, 1);
+    user.ok(&["config", "create", "plans", "c", "--data", "{}"]).await;
+    let prune: Vec<String> =
+        ["apply", "-f", &file, "--plan", "prune.plan", "--yes", "--allow-empty"].map(str::to_owned).into();
+    refused(&prune, "config plans/c would be deleted as well").await;
+    assert_eq!(user.run(&save).await.code, 1);
+    assert_eq!(apply(&prune).await.code, 0);
+    assert_eq!(user.ok(&["config", "get", "plans", "-o", "name"]).await, "");
+}
