@@ -8,7 +8,7 @@ use crate::{
     editions::{
         FoundChange, TextOf, approvals_of, approvers,
         content::{Place, StoredOperation},
-        is_rejected, stale_base,
+        is_rejected, stale_base, stale_operation,
     },
     request::Principal,
 };
@@ -175,9 +175,12 @@ pub(super) fn of(
     let missing = |(needed, counted): &(u8, u8)| needed.saturating_sub(*counted);
     let is_approved = !is_rejected(change) && parts.iter().all(|part| missing(part) == 0);
     let stored = if with_operations { found.content(state) } else { None };
-    let operations = stored.map(|(_, stored)| stored.operations.iter().map(operation).collect());
+    let operations = stored.map(|(_, stored)| stored.operations);
     let content = state.change_content(found.id());
-    let stale = content.and_then(|(content, _)| stale_base(state, &content.bases));
+    let stale = content.and_then(|(content, _)| stale_base(state, &content.bases)).or_else(|| {
+        operations.iter().flatten().find_map(|operation| stale_operation(state, operation))
+    });
+    let operations = operations.map(|operations| operations.iter().map(operation).collect());
     let (applied, closed) = ended(&change.phase, &party);
     let counting: Vec<_> = approvers(state, change).into_iter().map(|(_, key)| key.id.clone()).collect();
     let vote = |vote: &Vote| VoteView {

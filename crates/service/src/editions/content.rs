@@ -436,7 +436,8 @@ pub(crate) fn digest_of(
 ) -> ChangeDigest {
     let digested = Digested { version: VERSION, id, edition, bases, operations };
     // Each part has its length before it, so no two editions have the same bytes.
-    let bytes = postcard::to_stdvec(&digested).unwrap_or_default();
+    // A digest of nothing would be that of every edition.
+    let bytes = postcard::to_stdvec(&digested).expect("postcard encodes all of these types");
     let mut mac = Hmac::<Sha256>::new_from_slice(seal).expect("HMAC takes a key of any length");
     mac.update(&bytes);
     mac.finalize().into_bytes().into()

@@ -29,7 +29,7 @@ use concord_model::{
     system::{
         SystemRecord,
         change::{Change, ChangeId, Content, Opinion, Party, Scope},
-        environment::DEFAULT_ENVIRONMENT,
+        environment::{DEFAULT_ENVIRONMENT, EnvironmentName, environment_name},
         person::PersonId,
     },
 };
@@ -48,7 +48,7 @@ pub(crate) struct TextOf {
 
 impl TextOf {
     pub(crate) fn to_text(&self) -> Arc<str> {
-        serde_json::to_string(self).unwrap_or_default().into()
+        serde_json::to_string(self).expect("two texts are JSON").into()
     }
 
     pub(crate) fn of(record: &SystemRecord) -> Self {
@@ -100,7 +100,8 @@ impl StoredEdition {
     }
 
     pub(crate) fn to_text(&self) -> Arc<str> {
-        serde_json::to_string(self).unwrap_or_default().into()
+        // An edition without operations must never take the place of one that has some.
+        serde_json::to_string(self).expect("operations are JSON: no map has keys that are no texts").into()
     }
 }
 
@@ -247,6 +248,39 @@ pub(crate) fn counted_approvers<'s>(
         [Verb::Approve, Verb::Read].into_iter().all(|verb| one.authorize_scope(verb, found.scope()).is_ok())
     };
     Ok(approvers(state, found.change).into_iter().map(|(_, key)| key).filter(counts).collect())
+}
+
+/// The records of environments by which [`approvals_of`] counts, as they are: the own one of each definition, and
+/// [`DEFAULT_ENVIRONMENT`] where it has none.
+pub(crate) fn rules_read(state: &State, scope: &Scope) -> Vec<Guard> {
+    let names: BTreeSet<Option<EnvironmentName>> = match scope {
+        Scope::Definitions(keys) => keys
+            .iter()
+            .map(|key| environment_name(key.as_str()).and_then(|name| EnvironmentName::parse(name).ok()))
+            .collect(),
+        Scope::Environment(name) => [Some(name.clone())].into(),
+    };
+    let mut read: BTreeMap<Key, Option<Revision>> = BTreeMap::new();
+    for name in names {
+        let own = name.as_ref().and_then(|name| state.environment(name.as_str()));
+        if let Some(name) = name {
+            read.insert(name.key().clone(), own.map(|record| record.revision));
+        }
+        if own.is_none()
+            && let Ok(default) = EnvironmentName::parse(DEFAULT_ENVIRONMENT)
+        {
+            let found = state.environment(DEFAULT_ENVIRONMENT);
+            read.insert(default.key().clone(), found.map(|record| record.revision));
+        }
+    }
+    read.into_iter().map(|(name, revision)| Guard::Environment { name, revision }).collect()
+}
+
+/// What says that an operation can't be carried out any more, whatever its bases are.
+pub(crate) fn stale_operation(state: &State, operation: &StoredOperation) -> Option<String> {
+    let StoredOperation::UndeleteDefinition { definition, of } = operation else { return None };
+    let is_kept = state.deleted().any(|kept| kept.deleted_id() == *of && kept.definition.key == *definition);
+    (!is_kept).then(|| format!("the deletion of definition `{definition}` can't be undone: it is not kept any more"))
 }
 
 /// What says that a record is no longer what an edition rests on; `None` when all are.

@@ -20,10 +20,11 @@ use super::{
     undelete::prepare_undelete,
 };
 use crate::{
+    approvers::check_approvers,
     editions::{
         FoundChange, StoredEdition, TextOf,
         content::{Doing, StoredOperation, bases_of, digest_of, doing, operations_of, scope_of},
-        counted_approvers, find, stale_base,
+        counted_approvers, find, rules_read, stale_base, stale_operation,
     },
     request::{
         AppliedEdition, BypassRequest, ChangeJudgement, ChangeWrite, Effect, EnvironmentWrite, NewEdition,
@@ -392,7 +393,10 @@ pub(super) fn prepare_applied(
     edition: &AppliedEdition,
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
-    let found = find(state, &edition.id).ok_or(Rejection::ChangeNotFound)?;
+    let found = find(state, &edition.id).filter(|found| with.principal.may_in(Verb::Read, found.scope()));
+    let found = found.ok_or(Rejection::ChangeNotFound)?;
+    // The applier's key may have changed since the change request was found.
+    authorize_applier(with.principal, found.scope())?;
     let approvers = counted_approvers(state, &found)?;
     if let Some(text) = stale_base(state, &edition.bases) {
         return Err(Refusal::ChangeStale(text));
@@ -409,7 +413,15 @@ pub(super) fn prepare_applied(
     if digest != edition.digest {
         return Err(Rejection::ChangeDigest.into());
     }
-    let mut guards = Vec::new();
+    if let Some(text) = operations.iter().find_map(|operation| stale_operation(state, operation)) {
+        return Err(Refusal::ChangeStale(text));
+    }
+    if let Some(Command::System(SystemCommand::PutEnvironment { name, after, .. })) = &edition.alone {
+        // There were enough of them when it was sent.
+        check_approvers(state, name, after, (with.now)())?;
+    }
+    // How many approvals count for each definition rests on its rules, and on the keys of the people.
+    let mut guards = rules_read(state, found.scope());
     let sender = found.sender_key(state);
     let people: Vec<&Arc<AccessKey>> = sender.into_iter().chain(approvers).collect();
     check_permissions(state, &operations, with.principal, &people)?;

@@ -186,7 +186,10 @@ pub(super) fn prepare(
         return prepare_change(state, request, write, with);
     }
     let mut prepared = prepare_own(state, request, with)?;
-    if let (Prepared::Propose(prepared), Some(bypass)) = (&mut prepared, &request.caller.bypass) {
+    if let (Prepared::Propose(prepared), Some(bypass)) = (&mut prepared, &request.caller.bypass)
+        // A transaction may have chosen to change nothing, and then there is nothing to pass.
+        && prepared.command.touches().next().is_some()
+    {
         let source = bypassing(bypass, request.caller.reason.as_deref(), &prepared.command)?;
         prepared.tail = Tail::of(source, Vec::new());
     }
