@@ -17,17 +17,16 @@ use serde_json::{Value, json};
 use crate::{
     editions::{
         FoundChange, StoredEdition,
-        content::{Place, StoredOperation, StoredText},
+        content::{Place, StoredOperation},
+        shown::Shown,
     },
     request::Principal,
 };
 use concord_model::{
-    access_key::Verb,
     command::source::{DefinitionThen as DefinitionBase, Guard},
     key::Key,
     record::{Definition, Revision},
     redaction::{RedactedPlaces, redacted},
-    schema::Schema,
     system::environment::{DEFAULT_ENVIRONMENT, Direct, Environment, EnvironmentName, environment_name},
 };
 use concord_state::{Collection, State};
@@ -80,16 +79,6 @@ pub struct RecordPreview {
     pub redacted: Vec<String>,
     /// Configs that go with a definition that is deleted.
     pub configs: Option<u64>,
-}
-
-/// How the data of a definition's configs is shown.
-enum Shown {
-    /// As it is.
-    Open,
-    /// Without the values at the places of these schemas.
-    Marked(Vec<Arc<Schema>>),
-    /// Not at all.
-    Hidden,
 }
 
 impl Shown {
@@ -155,42 +144,10 @@ impl Preview<'_> {
         let mut shown: BTreeMap<&Key, Shown> = BTreeMap::new();
         let mut left = BEFORE_BYTES_MAX;
         for ((definition, key), after) in configs {
-            let shown = shown.entry(definition).or_insert_with(|| self.shown(definition));
+            let shown = shown.entry(definition).or_insert_with(|| Shown::of(self.state, self.principal, self.stored, definition));
             preview.records.push(self.config((definition, key), after, shown, &mut left));
         }
         preview
-    }
-
-    /// How the client is shown data of a definition.
-    fn shown(&self, definition: &Key) -> Shown {
-        if self.principal.key.is_none()
-            || self.principal.authorize(Verb::Reveal, Some(definition.as_str())).is_ok()
-        {
-            return Shown::Open;
-        }
-        let now = self.state.definition(definition.as_str());
-        let then = self.stored.definitions.iter().find(|(key, _)| key == definition);
-        if now.map(|found| found.definition.revision) != then.map(|(_, revision)| *revision) {
-            return Shown::Hidden;
-        }
-        let set = self.stored.operations.iter().filter_map(|operation| {
-            if let StoredOperation::CreateDefinition { definition: key, schema, .. }
-            | StoredOperation::SetSchema { definition: key, schema, .. } = operation
-                && key == definition
-            {
-                schema.as_ref().map(StoredText::schema)
-            } else {
-                None
-            }
-        });
-        let current = now.and_then(|found| found.definition.schema.clone());
-        let compile = |schema: concord_model::schema::StoredSchema| {
-            let value = serde_json::from_str(&schema.text).ok()?;
-            Schema::compile(&value, schema.formats).ok().map(Arc::new)
-        };
-        // What does not compile marks everything.
-        let all: Option<Vec<_>> = current.into_iter().chain(set).map(compile).collect();
-        all.map_or(Shown::Hidden, Shown::Marked)
     }
 
     fn config(

@@ -3,6 +3,7 @@
 //! | topic | file |
 //! |---|---|
 //! | stored operations, what they rest on, the digest | `content` |
+//! | how much of their data a client is shown | `shown` |
 //!
 //! The log decides whether the approvals suffice (`crates/state/src/change/mod.rs`). What is here in addition is what the
 //! leader alone knows: the permissions of the people for each definition.
@@ -10,6 +11,7 @@
 //! **Invariant:** an edition names what it rests on by revisions. Nothing here changes anything.
 
 pub(crate) mod content;
+pub(crate) mod shown;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +20,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::request::{Principal, ProposedOperations, Refusal, Write};
+use crate::{
+    budget::Budget,
+    request::{Principal, ProposedOperations, Refusal, Write},
+};
 use concord_model::{
     access_key::{AccessKey, Verb},
     command::source::Guard,
@@ -36,6 +41,7 @@ use concord_model::{
 use concord_state::State;
 
 use content::{Place, StoredOperation};
+use shown::{Shown, marking};
 
 /// The text of a change request's record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,31 +144,64 @@ impl FoundChange<'_> {
         Some((content, serde_json::from_str(text).ok()?))
     }
 
-    /// Whether a client has sent an edition of it, or may be a person who has.
-    pub(crate) fn is_author(&self, principal: &Principal) -> bool {
-        self.change.is_author(&party_of(principal))
+    /// Whether a client may do what only an author may: its key has sent an edition, or its key is attested and is of the
+    /// person who has. Who has made a key may have named anybody as its person.
+    pub(crate) fn is_surely_of(&self, principal: &Principal) -> bool {
+        let Some(key) = &principal.key else {
+            return principal.is_root() && self.change.is_author(&Party::Root);
+        };
+        self.change.authors.iter().any(|author| match author {
+            Party::Root => false,
+            Party::Key { id, person } => {
+                *id == key.id || (key.attestation.is_some() && person.is_some() && *person == key.person)
+            }
+        })
     }
 
-    /// Whether a client is shown less than what will be stored.
-    pub(crate) fn is_redacted_for(&self, state: &State, principal: &Principal) -> bool {
-        let Scope::Definitions(keys) = self.scope() else { return false };
-        keys.iter().any(|key| {
-            let has_secrets = state.definition(key.as_str()).is_none_or(|found| found.may_have_secrets());
-            has_secrets && principal.authorize(Verb::Reveal, Some(key.as_str())).is_err()
-        })
+    /// Whether a client is shown less than what will be stored. It may take a while, so it is charged to a budget.
+    ///
+    /// # Errors
+    /// When the budget is used up.
+    pub(crate) fn is_redacted_for(
+        &self,
+        state: &State,
+        principal: &Principal,
+        budget: &Budget,
+    ) -> Result<bool, Refusal> {
+        let Scope::Definitions(keys) = self.scope() else { return Ok(false) };
+        let may_not_reveal = |key: &Key| principal.authorize(Verb::Reveal, Some(key.as_str())).is_err();
+        if !keys.iter().any(may_not_reveal) {
+            return Ok(false);
+        }
+        let Some((_, text)) = state.change_content(&self.id) else {
+            // It was applied before it was seen, and the history shows it by the marks of the definition.
+            let has_secrets =
+                |key: &Key| state.definition(key.as_str()).is_none_or(|found| found.may_have_secrets());
+            return Ok(keys.iter().any(|key| may_not_reveal(key) && has_secrets(key)));
+        };
+        budget.charge_data(text.len(), 0)?;
+        let Some((_, stored)) = self.content(state) else { return Ok(true) };
+        let with_data = stored.operations.iter().filter_map(|operation| match operation.place() {
+            Place::Config(definition, _) => Some(definition),
+            Place::Definition(_) | Place::Environment(_) => None,
+        });
+        for definition in with_data.collect::<BTreeSet<&Key>>() {
+            if !may_not_reveal(definition) {
+                continue;
+            }
+            for schema in marking(state, &stored, definition).iter().flatten() {
+                budget.charge_compilation(&schema.text)?;
+            }
+            if !Shown::of(state, principal, &stored, definition).is_whole() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The key of the sender of the current edition, while it exists.
     pub(crate) fn sender_key<'s>(&self, state: &'s State) -> Option<&'s Arc<AccessKey>> {
         key_of(state, &self.change.edition.sender)
-    }
-}
-
-/// The client as the log would name it.
-pub(crate) fn party_of(principal: &Principal) -> Party {
-    match &principal.key {
-        None => Party::Root,
-        Some(key) => Party::Key { id: key.id.clone(), person: key.person },
     }
 }
 

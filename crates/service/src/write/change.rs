@@ -166,12 +166,12 @@ pub(super) fn prepare_change(
                 },
                 edition: found.change.edition.number,
                 digest: *digest,
-                is_redacted: found.is_redacted_for(state, principal),
+                is_redacted: found.is_redacted_for(state, principal, with.budget)?,
                 comment: comment.clone(),
             }))
         }
         ChangeWrite::Withdraw { comment, .. } => {
-            if !found.is_author(principal) {
+            if !found.is_surely_of(principal) {
                 principal.authorize_scope(Verb::Approve, found.scope())?;
             }
             ChangeAction::Withdraw { comment: comment.clone() }

@@ -13,6 +13,7 @@ use concord_model::{
     access_key::Verb,
     error::{Invalid, Rejection, Violation},
 };
+use concord_state::State;
 
 /// A refusal as the principal may see it.
 pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
@@ -64,6 +65,24 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         // It names records of definitions that the client may read.
         | Refusal::ChangeStale(_)) => other,
     }
+}
+
+/// A refusal of a change request that is being applied, as the applier may see it. A direct write that checks configs with
+/// secret values needs `reveal`; here the sender or an approver has it, and the applier may not.
+pub(super) fn without_values(refusal: Refusal, applier: &Principal, write: &Write, state: &State) -> Refusal {
+    if let Refusal::OfOperation(index, refusal) = refusal {
+        let operation = usize::try_from(index).ok().and_then(|place| write.operations().get(place));
+        return without_values(*refusal, applier, operation.unwrap_or(write), state).of_operation(index);
+    }
+    let definition = write.definition();
+    let has_secrets = state.definition(definition).is_none_or(|found| found.may_have_secrets());
+    let quotes_values = has_secrets && matches!(refusal, Refusal::Breaks { .. });
+    if !quotes_values || applier.authorize(Verb::Reveal, Some(definition)).is_ok() {
+        return refusal;
+    }
+    let msg = "configs of the definition violate the schema; the access key has no permission to see their secret \
+               values, so it is not told how";
+    Invalid::from(Violation::new(msg)).into()
 }
 
 /// The text in place of a rejection that tells of other records; `None` for every other rejection. All of these have

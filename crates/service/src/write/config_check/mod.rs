@@ -19,6 +19,8 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
+    access::{Authorized, authorize},
+    conceal::without_values,
     config_scan::{ConfigScan, ScanPace},
     prepare::PreparedWrite,
     redefine::formats_of,
@@ -287,7 +289,10 @@ impl Writes {
             }
             let (new_configs, revision) = match pass {
                 PassResult::Changed => return Ok(None),
-                PassResult::Violated(refusal) => return Err(AttemptError::Refused(refusal)),
+                PassResult::Violated(refusal) => {
+                    let refusal = self.as_applier_sees(refusal, &check.request, &consensus.state())?;
+                    return Err(AttemptError::Refused(refusal));
+                }
                 PassResult::Satisfied { new_configs, revision } => (new_configs, revision),
             };
             if check.raised.is_some() {
@@ -300,6 +305,20 @@ impl Writes {
                 check.raised = Some(raised.map_err(late)?);
             }
         }
+    }
+
+    /// A refusal because of configs as its client may see it: who applies a change request needs no permission for it.
+    fn as_applier_sees(
+        &self,
+        refusal: Refusal,
+        request: &WriteRequest,
+        state: &State,
+    ) -> Result<Refusal, Refusal> {
+        if request.edition.is_none() {
+            return Ok(refusal);
+        }
+        let Authorized { principal, .. } = authorize(state, request, || self.clock.log_time(state))?;
+        Ok(without_values(refusal, &principal, &request.write, state))
     }
 
     /// Checks the configs of one state that are new since the previous pass, in the pool for long work.
