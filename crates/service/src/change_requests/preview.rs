@@ -144,7 +144,9 @@ impl Preview<'_> {
         let mut shown: BTreeMap<&Key, Shown> = BTreeMap::new();
         let mut left = BEFORE_BYTES_MAX;
         for ((definition, key), after) in configs {
-            let shown = shown.entry(definition).or_insert_with(|| Shown::of(self.state, self.principal, self.stored, definition));
+            let shown = shown
+                .entry(definition)
+                .or_insert_with(|| Shown::of(self.state, self.principal, self.stored, definition));
             preview.records.push(self.config((definition, key), after, shown, &mut left));
         }
         preview

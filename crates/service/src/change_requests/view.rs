@@ -177,9 +177,9 @@ pub(super) fn of(
     let stored = if with_operations { found.content(state) } else { None };
     let operations = stored.map(|(_, stored)| stored.operations);
     let content = state.change_content(found.id());
-    let stale = content.and_then(|(content, _)| stale_base(state, &content.bases)).or_else(|| {
-        operations.iter().flatten().find_map(|operation| stale_operation(state, operation))
-    });
+    let stale = content
+        .and_then(|(content, _)| stale_base(state, &content.bases))
+        .or_else(|| operations.iter().flatten().find_map(|operation| stale_operation(state, operation)));
     let operations = operations.map(|operations| operations.iter().map(operation).collect());
     let (applied, closed) = ended(&change.phase, &party);
     let counting: Vec<_> = approvers(state, change).into_iter().map(|(_, key)| key.id.clone()).collect();

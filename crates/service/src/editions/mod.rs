@@ -319,7 +319,9 @@ pub(crate) fn rules_read(state: &State, scope: &Scope) -> Vec<Guard> {
 pub(crate) fn stale_operation(state: &State, operation: &StoredOperation) -> Option<String> {
     let StoredOperation::UndeleteDefinition { definition, of } = operation else { return None };
     let is_kept = state.deleted().any(|kept| kept.deleted_id() == *of && kept.definition.key == *definition);
-    (!is_kept).then(|| format!("the deletion of definition `{definition}` can't be undone: it is not kept any more"))
+    (!is_kept).then(|| {
+        format!("the deletion of definition `{definition}` can't be undone: it is not kept any more")
+    })
 }
 
 /// What says that a record is no longer what an edition rests on; `None` when all are.

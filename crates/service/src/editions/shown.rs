@@ -34,8 +34,8 @@ impl Shown {
             Schema::compile(&value, schema.formats).ok().map(Arc::new)
         };
         // What does not compile marks everything.
-        let all: Option<Vec<_>> = marking(state, stored, definition)
-            .and_then(|schemas| schemas.into_iter().map(compile).collect());
+        let all: Option<Vec<_>> =
+            marking(state, stored, definition).and_then(|schemas| schemas.into_iter().map(compile).collect());
         all.map_or(Self::Hidden, Self::Marked)
     }
 

@@ -299,7 +299,17 @@ mod tests {
         let year = 366 * 24 * HOUR;
         assert!(put(freeze(Some(0), year, "r")) && put(freeze(None, year * 9, &"r".repeat(255))));
         assert!(!put(freeze(Some(0), year + 1, "r")) && !put(freeze(Some(7), 7, "r")));
-        for reason in ["", &"r".repeat(256), "a\nb", "a\u{202e}b", "a\u{200b}b", "a\u{61c}b"] {
+        for reason in [
+            "",
+            &"r".repeat(256),
+            "a\nb",
+            "a\u{202e}b",
+            "a\u{200b}b",
+            "a\u{61c}b",
+            "a\u{ad}b",
+            "a\u{3164}",
+            "a\u{e0041}",
+        ] {
             assert!(!put(freeze(None, HOUR, reason)), "{reason:?}");
         }
         let late = rules_after(None, &rules(vec![freeze(None, NOW.0 + year + 1, "r")]), "ann", NOW);
