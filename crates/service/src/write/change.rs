@@ -722,8 +722,8 @@ mod tests {
             let breaks =
                 Refusal::Breaks { count: 1, violations: vec![Violation::new("'hunter2' is no number")] };
             let batch = Write::Batch(vec![set_schema(definition, json!({}))]);
-            let refusal = without_values(breaks.of_operation(0), &owner(verbs), &batch, &state);
-            format!("{refusal:?}").contains("hunter2")
+            let shown = without_values(breaks.of_operation(0), &owner(verbs), &batch, &state);
+            format!("{shown:?}").contains("hunter2")
         };
         assert!(!told("d", &[Verb::Read, Verb::Propose]));
         assert!(told("d", &[Verb::Read, Verb::Propose, Verb::Reveal]));

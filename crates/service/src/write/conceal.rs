@@ -67,7 +67,7 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
     }
 }
 
-/// A refusal of a change request that is being applied, as the applier may see it. A direct write that checks configs with
+/// Why a change request is not applied, as the applier may see it. A direct write that checks configs with
 /// secret values needs `reveal`; here the sender or an approver has it, and the applier may not.
 pub(super) fn without_values(refusal: Refusal, applier: &Principal, write: &Write, state: &State) -> Refusal {
     if let Refusal::OfOperation(index, refusal) = refusal {

@@ -307,7 +307,7 @@ impl Writes {
         }
     }
 
-    /// A refusal because of configs as its client may see it: who applies a change request needs no permission for it.
+    /// Why configs do not permit a change, as its client may see it: who applies a change request needs no permission for it.
     fn as_applier_sees(
         &self,
         refusal: Refusal,
