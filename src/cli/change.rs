@@ -3,7 +3,8 @@
 //! A vote names the digest of what the person was shown. So `approve`, `reject` and `review` print the preview and ask,
 //! or take the digest of a preview that was read elsewhere.
 //!
-//! **Invariant:** no command approves, rejects or reviews what its user was not shown.
+//! **Invariants:** no command approves, rejects or reviews what its user was not shown. Data and words of others are shown
+//! as JSON, in one line: none looks like a line of this program, and no two values look alike.
 
 use std::io::{self, IsTerminal as _};
 
@@ -15,7 +16,10 @@ use serde_json::{Value, json};
 use super::{
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     interrupt::{self, Doing},
-    output::{Columns, Format, cell, confirm, counted, line, print_columns, print_done, print_value},
+    output::{
+        Columns, Format, cell, confirm, counted, escaped, line, print_columns, print_done, print_value,
+        printable,
+    },
 };
 
 const CHANGES: &str = "/api/v1/change_request/";
@@ -298,14 +302,14 @@ fn approvals(change: &Value) -> String {
 /// Who somebody is, as far as the key may know it.
 fn name_of(party: &Value) -> String {
     let (key, person) = (cell(&party["key_id"]), &party["person"]);
-    if person.is_null() { key } else { format!("{} ({key})", cell(person)) }
+    if person.is_null() { key } else { format!("{} ({key})", printable(&cell(person))) }
 }
 
 /// Prints a change request for people.
 fn shown(change: &Value) -> Result<(), Failure> {
-    line(format_args!("change request {}: {}", cell(&change[NAME]), cell(&change["title"])))?;
-    for text in change["description"].as_str().unwrap_or_default().lines() {
-        line(format_args!("  {text}"))?;
+    line(format_args!("change request {}: {}", cell(&change[NAME]), printable(&cell(&change["title"]))))?;
+    if !change["description"].as_str().unwrap_or_default().is_empty() {
+        line(format_args!("description: {}", json_of(&change["description"])))?;
     }
     let sender = name_of(&change["sender"]);
     let attested = if change["attested"] == true { "" } else { ", whose key is not attested" };
@@ -317,7 +321,7 @@ fn shown(change: &Value) -> Result<(), Failure> {
             let redacted = if vote["redacted"] == true { ", without secret values" } else { "" };
             let comment = match vote["comment"].as_str().unwrap_or_default() {
                 "" => String::new(),
-                comment => format!(": {comment}"),
+                _ => format!(": {}", json_of(&vote["comment"])),
             };
             line(format_args!("  {verb} by {}{redacted}{counts}{comment}", name_of(vote)))?;
         }
@@ -328,13 +332,15 @@ fn shown(change: &Value) -> Result<(), Failure> {
     }
     if !change["closed"].is_null() {
         let closed = &change["closed"];
-        line(format_args!("closed: {} {}", cell(&closed["reason"]), cell(&closed["comment"])))?;
+        line(format_args!("closed: {} {}", cell(&closed["reason"]), json_of(&closed["comment"])))?;
     }
     if let Some(stale) = change["stale"].as_str() {
-        line(format_args!("stale: {stale}"))?;
+        line(format_args!("stale: {}", printable(stale)))?;
     }
     for record in change["preview"]["records"].as_array().into_iter().flatten() {
-        record_shown(record)?;
+        for shown in record_lines(record) {
+            line(shown)?;
+        }
     }
     let effect = &change["preview"]["environment_effect"];
     if !effect.is_null() {
@@ -345,39 +351,67 @@ fn shown(change: &Value) -> Result<(), Failure> {
     line(format_args!("digest: {}", cell(&change["digest"])))
 }
 
-/// Prints a record before and after.
-fn record_shown(record: &Value) -> Result<(), Failure> {
+/// A value as JSON in one line, with characters that nobody sees escaped.
+fn json_of(value: &Value) -> String {
+    escaped(&value.to_string())
+}
+
+/// A JSON pointer as it is, or quoted if it could be taken for something else.
+fn place(pointer: &str) -> String {
+    let is_plain = |char: char| char.is_alphanumeric() || "/_-.~$@".contains(char);
+    if pointer.chars().all(is_plain) { pointer.to_owned() } else { json_of(&pointer.into()) }
+}
+
+/// A record before and after, in lines.
+fn record_lines(record: &Value) -> Vec<String> {
     let name = match (&record["config_definition_key"], &record["config_key"]) {
         (Value::Null, _) => format!("environment {}", cell(&record["environment"])),
         (definition, Value::Null) => format!("definition {}", cell(definition)),
         (definition, config) => format!("{}/{}", cell(definition), cell(config)),
     };
+    let places = |name: &str| record[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let is_hidden = places("redacted").any(str::is_empty);
+    let whole = |value: &Value| if is_hidden { "(not shown)".to_owned() } else { json_of(value) };
     let (before, after) = (&record["before"], &record["after"]);
-    let is_whole = record["fields"].as_array().is_some_and(|fields| fields.iter().any(|field| field == ""));
-    let what = match (before.is_null(), after.is_null()) {
-        _ if record["before_omitted"] == true => "changes; too large to show".to_owned(),
-        (true, false) => format!("is created: {}", cell(after)),
-        (false, true) => match record["configs"].as_u64() {
-            Some(configs) => format!("is deleted, with {}", counted(configs, "config")),
-            None => format!("is deleted: {}", cell(before)),
-        },
-        _ if is_whole => format!("{} -> {}", cell(before), cell(after)),
-        _ => String::new(),
-    };
-    if what.is_empty() {
-        line(&name)?;
-        for field in record["fields"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            let at = |value: &Value| value.pointer(field).map_or_else(|| "(absent)".into(), cell);
-            line(format_args!("  {field}: {} -> {}", at(before), at(after)))?;
+    let (is_new, is_deleted) = (record["revision"].is_null(), record["deleted"] == true);
+    let is_cut = record["before_omitted"] == true;
+    // Where not every difference is named, the whole is shown.
+    let is_whole =
+        is_cut || is_hidden || record["fields_omitted"] == true || places("fields").any(str::is_empty);
+    let before_shown = if is_cut { "(too large to show)".to_owned() } else { whole(before) };
+    let mut lines = match (is_new, is_deleted) {
+        (true, true) => vec![format!("{name} is created and deleted")],
+        (true, false) => vec![format!("{name} is created: {}", whole(after))],
+        (false, true) => vec![format!("{name} is deleted: {before_shown}")],
+        (false, false) if is_whole => vec![format!("{name}: {before_shown} -> {}", whole(after))],
+        (false, false) => {
+            let at = |value: &Value, field: &str| value.pointer(field).map_or("(absent)".into(), json_of);
+            let change =
+                |field: &str| format!("  {}: {} -> {}", place(field), at(before, field), at(after, field));
+            [name].into_iter().chain(places("fields").map(change)).collect()
         }
-    } else {
-        line(format_args!("{name} {what}"))?;
+    };
+    for operation in record["operations"].as_array().into_iter().flatten() {
+        let note = match (operation["force"] == true, operation["restrict"] == true) {
+            (true, _) => ", even if configs violate it",
+            (_, true) => ", only if it has no configs",
+            (false, false) => "",
+        };
+        lines.push(format!("  operation: {}{note}", cell(&operation["op"])));
     }
-    let redacted: Vec<String> = record["redacted"].as_array().into_iter().flatten().map(cell).collect();
-    if !redacted.is_empty() {
-        line(format_args!("  not shown to this access key: {}", redacted.join(", ")))?;
+    if let Some(configs) = record["configs"].as_u64() {
+        let again = if is_deleted { "" } else { "; it is created again without them" };
+        lines.push(format!("  deletes the definition with its {}{again}", counted(configs, "config")));
     }
-    Ok(())
+    if let Some(configs) = record["returned_configs"].as_u64() {
+        lines.push(format!("  brings back {}; at most 200 of them are shown", counted(configs, "config")));
+    }
+    let hidden: Vec<String> =
+        places("redacted").map(|at| if at.is_empty() { "all of it".into() } else { place(at) }).collect();
+    if !hidden.is_empty() {
+        lines.push(format!("  not shown to this access key: {}", hidden.join(", ")));
+    }
+    lines
 }
 
 fn vote(args: &VoteArgs, action: &str, done: &str) -> Result<(), Failure> {
@@ -428,4 +462,81 @@ fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         let text = format!("change request {} applied  revision {}", args.id, data["applied"]["revision"]);
         print_done(&args.node.format.or_table(), &data, NAME, text)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(more: Value) -> Vec<String> {
+        let mut record = json!({
+            "config_definition_key": "prod.a", "revision": 7, "before": null, "after": null, "fields": [],
+            "redacted": [], "before_omitted": false, "fields_omitted": false, "deleted": false,
+        });
+        for (name, value) in more.as_object().into_iter().flatten() {
+            record[name] = value.clone();
+        }
+        record_lines(&record)
+    }
+
+    #[test]
+    fn a_definition_that_is_deleted_and_created_again_says_that_its_configs_go() {
+        let same = json!({"indexes": []});
+        let operations = json!([{"op": "delete_definition", "restrict": false}, {"op": "create_definition"}]);
+        let lines = record(json!({
+            "before": same, "after": same, "fields": [""], "configs": 5000, "operations": operations,
+        }));
+        assert_eq!(
+            lines,
+            [
+                r#"definition prod.a: {"indexes":[]} -> {"indexes":[]}"#,
+                "  operation: delete_definition",
+                "  operation: create_definition",
+                "  deletes the definition with its 5000 configs; it is created again without them",
+            ]
+        );
+        let lines = record(json!({"deleted": true, "before": same, "fields": [""], "configs": 1}));
+        assert_eq!(lines[1], "  deletes the definition with its 1 config");
+        let forced = record(json!({"operations": [{"op": "set_schema", "force": true}]}));
+        assert_eq!(forced[1], "  operation: set_schema, even if configs violate it");
+        let back = record(json!({"revision": null, "after": same, "fields": [""], "returned_configs": 3}));
+        assert!(back[1].starts_with("  brings back 3 configs"), "{back:?}");
+    }
+
+    #[test]
+    fn what_is_not_named_is_shown_as_a_whole() {
+        let more = json!({
+            "config_key": "k", "before": {"a": 1, "z": 1}, "after": {"a": 2, "z": 2}, "fields": ["/a"],
+        });
+        assert_eq!(record(more.clone()), ["prod.a/k", "  /a: 1 -> 2"]);
+        let mut omitted = more;
+        omitted["fields_omitted"] = true.into();
+        assert_eq!(record(omitted), [r#"prod.a/k: {"a":1,"z":1} -> {"a":2,"z":2}"#]);
+        let cut = json!({"config_key": "k", "after": {"a": 2}, "before_omitted": true});
+        assert_eq!(record(cut), [r#"prod.a/k: (too large to show) -> {"a":2}"#]);
+    }
+
+    #[test]
+    fn no_two_values_look_alike_and_none_is_a_line_of_its_own() {
+        let shown = |before: Value, after: Value| {
+            let lines = record(
+                json!({"config_key": "k", "before": {"a": before}, "after": {"a": after}, "fields": ["/a"]}),
+            );
+            assert_eq!(lines.len(), 2, "{lines:?}");
+            lines[1].clone()
+        };
+        assert_eq!(shown(json!(1000), json!("1000")), r#"  /a: 1000 -> "1000""#);
+        assert_eq!(shown(json!(null), json!("")), r#"  /a: null -> """#);
+        let forged = "x\ndigest: 00";
+        assert_eq!(shown(json!("\u{200b}"), json!(forged)), r#"  /a: "\u200b" -> "x\ndigest: 00""#);
+        let named =
+            json!({"config_key": "k", "before": {}, "after": {"a: 1 -> 2\n": 3}, "fields": ["/a: 1 -> 2\n"]});
+        assert_eq!(record(named)[1], r#"  "/a: 1 -> 2\n": (absent) -> 3"#);
+        let null = record(json!({"config_key": "k", "before": 1, "fields": [""]}));
+        assert_eq!(null, ["prod.a/k: 1 -> null"], "it is not deleted");
+        let gone = record(json!({"config_key": "k", "before": 1, "fields": [""], "deleted": true}));
+        assert_eq!(gone, ["prod.a/k is deleted: 1"]);
+        let hidden = record(json!({"config_key": "k", "redacted": [""]}));
+        assert_eq!(hidden[0], "prod.a/k: (not shown) -> (not shown)");
+    }
 }

@@ -1,8 +1,8 @@
 //! Prints results in the requested format.
 //!
 //! **Invariants:** data go to stdout and messages to stderr. JSON is the response of the API, with the same order and
-//! digits. Nothing is written to a terminal but here, and nothing that could control it: characters that do are replaced,
-//! and in JSON and YAML escaped. A pipe gets the texts of `jsonpath` as they are.
+//! digits. Nothing is written to a terminal but here, and nothing that could control it or that nobody sees there:
+//! such characters are replaced, and in JSON and YAML escaped. A pipe gets the texts of `jsonpath` as they are.
 
 use std::{
     borrow::Cow,
@@ -13,6 +13,7 @@ use std::{
 };
 
 use clap::Args;
+use concord_model::unseen::is_unseen;
 use serde_json::Value;
 
 use super::{connection::Failure, jsonpath::JsonPath, yaml_writer};
@@ -208,32 +209,29 @@ impl Table {
     }
 }
 
-/// Whether a character controls a terminal: of C0, C1, or one that changes the direction of the text that follows.
-pub(super) fn is_controlling(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 fn replaced(text: &str, is_replaced: impl Fn(char) -> bool) -> String {
     text.chars().map(|character| if is_replaced(character) { '\u{fffd}' } else { character }).collect()
 }
 
-/// A text of one line that controls no terminal.
+/// A text of one line, all of which is seen.
 pub(super) fn printable(text: &str) -> String {
-    replaced(text, is_controlling)
+    replaced(text, is_unseen)
 }
 
-/// A text of several lines that controls no terminal.
+/// A text of several lines, all of which is seen.
 fn clean(text: &str) -> String {
-    replaced(text, |character| is_controlling(character) && !matches!(character, '\n' | '\t'))
+    replaced(text, |character| is_unseen(character) && !matches!(character, '\n' | '\t'))
 }
 
 /// JSON whose strings have those characters escaped. JSON has them nowhere else.
 pub(super) fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
-        if is_controlling(character) && character != '\n' {
-            out.push_str(&format!("\\u{:04x}", u32::from(character)));
+        if is_unseen(character) && character != '\n' {
+            // JSON writes what is beyond 16 bits as two.
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
         } else {
             out.push(character);
         }
@@ -360,12 +358,12 @@ mod tests {
 
     #[test]
     fn nothing_that_is_printed_controls_a_terminal() {
-        let text = "a\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{2066}\r\n\tb";
+        let text = "a\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{2066}\r\n\tb\u{200b}\u{e0041}";
         let shown = clean(text);
-        assert_eq!(shown, "a\u{fffd}]0;x\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}\u{fffd}\n\tb");
+        assert_eq!(shown, "a\u{fffd}]0;x\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}\u{fffd}\n\tb\u{fffd}\u{fffd}");
         let value = serde_json::json!({ text: [text] });
         for json in [escaped(&value.to_string()), escaped(&format!("{value:#}"))] {
-            assert!(!json.chars().any(|c| is_controlling(c) && c != '\n'), "{json:?}");
+            assert!(!json.chars().any(|c| is_unseen(c) && c != '\n'), "{json:?}");
             assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
         }
     }

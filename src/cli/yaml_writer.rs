@@ -7,9 +7,8 @@
 //! digits, members their order, and strings that YAML could read as something else are quoted. Quoted strings are JSON
 //! strings, which YAML reads the same way. No output has a character that controls a terminal.
 
+use concord_model::unseen::is_unseen;
 use serde_json::{Map, Number, Value};
-
-use super::output::is_controlling;
 
 /// The longest name that YAML reads before a colon; a longer one needs its own line.
 const NAME_BYTES_MAX: usize = 1000;
@@ -167,23 +166,22 @@ fn is_plain(text: &str) -> bool {
         && !OTHERS.contains(&text.to_ascii_lowercase().as_str())
 }
 
-/// Whether a character is escaped: it controls a terminal, or YAML gives it a meaning.
+/// Whether a character is escaped: nobody sees it, or YAML gives it a meaning.
 fn is_special(character: char) -> bool {
-    is_controlling(character)
-        || matches!(
-            character,
-            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
-        )
+    is_unseen(character) || matches!(character, '\u{fffe}' | '\u{ffff}')
 }
 
 fn quoted(text: &str) -> String {
     let json = Value::from(text).to_string();
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
-        if is_special(character) {
-            out.push_str(&format!("\\u{:04x}", u32::from(character)));
-        } else {
+        let code = u32::from(character);
+        if !is_special(character) {
             out.push(character);
+        } else if code > 0xffff {
+            out.push_str(&format!("\\U{code:08x}"));
+        } else {
+            out.push_str(&format!("\\u{code:04x}"));
         }
     }
     out
@@ -237,6 +235,7 @@ mod tests {
             "\n",
             "a\n\u{1b}",
             "a\n\u{202e}",
+            "a\u{200b}\u{e0041}",
         ] {
             assert!(!write(&json!({"x": text})).contains('|'), "{text:?}");
         }

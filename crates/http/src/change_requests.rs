@@ -31,8 +31,9 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_service::{
-    ChangeJudgement, ChangePreview, ChangeQuery, ChangeView, ChangeWrite, EnvironmentWrite, NewEdition,
-    PartyView, ProposedOperations, RecordPreview, Refusal, Service, Share, StoredChange, Write,
+    ChangeJudgement, ChangePreview, ChangeQuery, ChangeView, ChangeWrite, DefinitionOperation,
+    EnvironmentWrite, NewEdition, PartyView, ProposedOperations, RecordPreview, Refusal, Service, Share,
+    StoredChange, Write,
 };
 
 /// The phases of change requests, as a list selects them.
@@ -475,8 +476,25 @@ fn record_preview(record: &RecordPreview) -> Value {
     object["fields"] = record.fields.clone().into();
     object["redacted"] = record.redacted.clone().into();
     object["before_omitted"] = record.is_cut.into();
-    if let Some(configs) = record.configs {
-        object["configs"] = configs.into();
+    object["fields_omitted"] = record.has_more_fields.into();
+    object["deleted"] = record.after.is_none().into();
+    if !record.operations.is_empty() {
+        object["operations"] = record.operations.iter().map(definition_operation).collect::<Vec<_>>().into();
+    }
+    for (name, count) in [("configs", record.configs), ("returned_configs", record.returned)] {
+        if let Some(count) = count {
+            object[name] = count.into();
+        }
+    }
+    object
+}
+
+fn definition_operation(operation: &DefinitionOperation) -> Value {
+    let mut object = json!({ "op": operation.op });
+    for (name, value) in [("force", operation.force), ("restrict", operation.restrict)] {
+        if let Some(value) = value {
+            object[name] = value.into();
+        }
     }
     object
 }

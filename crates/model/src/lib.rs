@@ -11,6 +11,7 @@
 //! | [`key_set`] | the definitions that a client may see, as ranges of keys |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
 //! | [`redaction`] | secret values: hidden from clients without `reveal`, kept when these write the rest |
+//! | [`unseen`] | characters that a reader does not see |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`audit`] | anchors of the audit logs: how many are kept |
 //! | [`system`] | system records: environments, change requests |
@@ -52,3 +53,4 @@ pub mod system;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod time;
+pub mod unseen;

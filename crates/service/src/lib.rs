@@ -133,8 +133,8 @@ pub use access::{
 };
 pub use backup::Backup;
 pub use change_requests::{
-    AppliedView, ChangePreview, ChangeQuery, ChangeView, ClosedView, EnvironmentEffect, OperationView,
-    PartyView, RecordPreview, StoredChange, VoteView, bypass, new_change_id, random_seal,
+    AppliedView, ChangePreview, ChangeQuery, ChangeView, ClosedView, DefinitionOperation, EnvironmentEffect,
+    OperationView, PartyView, RecordPreview, StoredChange, VoteView, bypass, new_change_id, random_seal,
 };
 use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};

@@ -204,6 +204,8 @@ fn names() -> Vec<SchemaField> {
 /// The preview of an edition.
 fn preview() -> ObjectBuilder {
     let revision_or_null = || RefOr::from(Schema::from(nullable(Type::Integer)));
+    let operation =
+        open(vec![("op", text().into())], vec![("force", boolean().into()), ("restrict", boolean().into())]);
     let record = open(
         vec![
             ("base_revision", revision_or_null()),
@@ -213,8 +215,18 @@ fn preview() -> ObjectBuilder {
             ("fields", list_of(text())),
             ("redacted", list_of(text())),
             ("before_omitted", boolean().into()),
+            ("fields_omitted", boolean().into()),
+            ("deleted", boolean().into()),
         ],
-        [names(), vec![("configs", integer(0).into())]].concat(),
+        [
+            names(),
+            vec![
+                ("operations", list_of(operation)),
+                ("configs", integer(0).into()),
+                ("returned_configs", integer(0).into()),
+            ],
+        ]
+        .concat(),
     );
     let effect = open(vec![("definitions", integer(0).into()), ("configs", integer(0).into())], Vec::new());
     open(vec![("records", list_of(record)), ("environment_effect", null_or(effect))], Vec::new())

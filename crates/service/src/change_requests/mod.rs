@@ -37,7 +37,7 @@ use concord_model::{
 };
 use concord_state::{State, query::QueryResult};
 
-pub use preview::{ChangePreview, EnvironmentEffect, RecordPreview};
+pub use preview::{ChangePreview, DefinitionOperation, EnvironmentEffect, RecordPreview};
 pub use view::{AppliedView, ChangeView, ClosedView, OperationView, PartyView, VoteView};
 
 /// The random key of a digest.

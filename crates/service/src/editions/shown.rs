@@ -29,13 +29,16 @@ impl Shown {
         if principal.authorize(Verb::Reveal, Some(definition.as_str())).is_ok() {
             return Self::Open;
         }
+        marking(state, stored, definition).map_or(Self::Hidden, Self::by)
+    }
+
+    /// Without the values that one of these schemas marks. What does not compile marks everything.
+    pub(crate) fn by(schemas: impl IntoIterator<Item = StoredSchema>) -> Self {
         let compile = |schema: StoredSchema| {
             let value = serde_json::from_str(&schema.text).ok()?;
             Schema::compile(&value, schema.formats).ok().map(Arc::new)
         };
-        // What does not compile marks everything.
-        let all: Option<Vec<_>> =
-            marking(state, stored, definition).and_then(|schemas| schemas.into_iter().map(compile).collect());
+        let all: Option<Vec<_>> = schemas.into_iter().map(compile).collect();
         all.map_or(Self::Hidden, Self::Marked)
     }
 

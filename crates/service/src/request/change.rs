@@ -12,6 +12,7 @@ use concord_model::{
     command::{Command, source::Guard},
     error::{Invalid, Violation},
     system::change::{ChangeDigest, ChangeId},
+    unseen::is_unseen,
 };
 
 /// A request about a change request. Sent between nodes: new variants go to the end.
@@ -187,19 +188,6 @@ pub(crate) struct AppliedEdition {
     pub(crate) bases: Vec<Guard>,
     /// The command of an operation that is alone; the others are the operations of the request.
     pub(crate) alone: Option<Command>,
-}
-
-/// Whether a character could make a text look like another one: it controls the terminal or the direction of the text,
-/// or it has no width.
-pub(crate) fn is_unseen(char: char) -> bool {
-    char.is_control()
-        || matches!(
-            char,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
-                | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-                | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e0fff}'
-        )
 }
 
 /// Rejects words of a person that are too long or have characters that nobody sees. A description has lines.

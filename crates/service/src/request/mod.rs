@@ -27,7 +27,7 @@ use concord_model::{
 };
 use concord_net::NodeId;
 
-pub(super) use change::{AppliedEdition, check_words, is_unseen};
+pub(super) use change::{AppliedEdition, check_words};
 pub use change::{ChangeJudgement, ChangeWrite, NewEdition, ProposedOperations};
 pub use principal::Principal;
 pub use refusal::Refusal;

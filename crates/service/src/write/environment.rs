@@ -19,7 +19,7 @@ use crate::{
     approvers::check_approvers,
     request::{
         Effect, EnvironmentRules, EnvironmentWrite, NewFreeze, Principal, Refusal, Target, Write,
-        WriteRequest, is_unseen,
+        WriteRequest,
     },
 };
 use concord_model::{
@@ -32,6 +32,7 @@ use concord_model::{
         environment::{Direct, Environment, EnvironmentName, Freeze},
     },
     time::Timestamp,
+    unseen::is_unseen,
 };
 use concord_state::State;
 
