@@ -14,9 +14,9 @@ use super::{
     key::Key,
     limits::{
         ACCESS_KEYS_MAX, CHANGE_AUTHORS_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX,
-        CHANGE_DEFINITIONS_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX, ENVIRONMENTS_MAX, GUARDS_MAX,
-        OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX,
-        PERSONS_MAX, UNREVIEWED_BYPASSES_MAX,
+        CHANGE_DEFINITIONS_MAX, CHANGE_EDITION_BYTES_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX,
+        ENVIRONMENTS_MAX, GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX,
+        OPEN_CHANGES_OF_PARTY_MAX, PERSONS_MAX, UNREVIEWED_BYPASSES_MAX,
     },
     record::Revision,
     time::Timestamp,
@@ -261,7 +261,11 @@ pub enum ChangeBound {
     #[error("a change request has at most {CHANGE_VOTES_MAX} votes")]
     Votes,
     /// Bytes of its record.
-    #[error("the record of a change request has at most {} KiB: shorten its texts", CHANGE_RECORD_BYTES_MAX >> 10)]
+    #[error(
+        "a change request has at most {} KiB of texts and keys of definitions, and {} KiB with its votes: shorten the texts",
+        CHANGE_EDITION_BYTES_MAX >> 10,
+        CHANGE_RECORD_BYTES_MAX >> 10
+    )]
     Record,
 }
 

@@ -144,6 +144,9 @@ pub const CHANGE_DESCRIPTION_BYTES_MAX: usize = 4 << 10;
 pub const CHANGE_COMMENT_BYTES_MAX: usize = 1 << 10;
 /// Bytes of the record of a change request.
 pub const CHANGE_RECORD_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of the definitions and texts of an edition: half of the record. Votes have the other half, so an edition that was
+/// accepted can be approved.
+pub const CHANGE_EDITION_BYTES_MAX: u64 = CHANGE_RECORD_BYTES_MAX / 2;
 /// Microseconds after which an edition expires: a month.
 pub const EDITION_AGE_US_MAX: u64 = 30 * 24 * 60 * 60 * 1_000_000;
 /// Open change requests of a person, or of a key without one.

@@ -176,6 +176,9 @@ impl StateBuilder {
         if let Some(person) = self.state.first_unknown_person_of_changes() {
             return Err(BuildError(format!("a change request names person {person}, which is not stored")));
         }
+        if let Some(name) = self.state.first_damaged_change() {
+            return Err(BuildError(format!("the change request `{name}` is damaged")));
+        }
         if let Some(name) = self.state.first_stray_content() {
             return Err(BuildError(format!("the content `{name}` is of no change request that needs it")));
         }

@@ -52,7 +52,7 @@ mod redefine;
 pub(super) mod rollback;
 mod secrets;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub(super) mod transaction;
 pub(super) mod undelete;
 mod write_barrier;

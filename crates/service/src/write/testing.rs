@@ -10,7 +10,7 @@ use concord_model::{access_key::Author, command::Verdict, limits::Limits, time::
 use concord_state::State;
 
 /// A request with the root key.
-pub(super) fn request(write: Write) -> WriteRequest {
+pub(crate) fn request(write: Write) -> WriteRequest {
     request_by(Principal::root(), write)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn proposed(state: &State, request: &WriteRequest) -> PreparedWrite {
 }
 
 /// Prepares a write and applies it at the next revision.
-pub(super) fn apply(state: &mut State, request: &WriteRequest) -> Verdict {
+pub(crate) fn apply(state: &mut State, request: &WriteRequest) -> Verdict {
     let proposal = request.proposal(Timestamp(1), proposed(state, request), Author::Root);
     state.apply(state.revision() + 1, &proposal).0
 }

@@ -1,6 +1,6 @@
 //! Actions on change requests: each makes the next record from the one before and from what the state knows of the author.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{KnownParty, records};
 use crate::{Edit, State, apply::EntryContext};
@@ -12,14 +12,15 @@ use concord_model::{
     key::Key,
     limits::{
         CHANGE_AUTHORS_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX, CHANGE_DEFINITIONS_MAX,
-        CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX, CHANGES_SWEPT_PER_ENTRY_MAX, CLOSED_CHANGE_AGE_US_MAX,
-        CLOSED_CHANGES_BYTES_MAX, CLOSED_CHANGES_MAX, EDITION_AGE_US_MAX, GUARDS_MAX,
-        OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX,
-        UNREVIEWED_BYPASSES_MAX,
+        CHANGE_EDITION_BYTES_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX, CHANGES_SWEPT_PER_ENTRY_MAX,
+        CLOSED_CHANGE_AGE_US_MAX, CLOSED_CHANGES_BYTES_MAX, CLOSED_CHANGES_MAX, EDITION_AGE_US_MAX,
+        GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX,
+        OPEN_CHANGES_OF_PARTY_MAX, UNREVIEWED_BYPASSES_MAX,
     },
     system::{
         SystemBody, SystemRecord,
         change::{Change, ChangeId, CloseReason, Edition, NewEdition, NewVote, Opinion, Phase, Scope, Vote},
+        person::PersonId,
     },
     time::Timestamp,
 };
@@ -69,6 +70,25 @@ impl ActionContext<'_> {
         }
     }
 
+    /// The record of a pending change request, if it is not too large. The first rejections of earlier editions make room:
+    /// nobody keeps others from voting or sending an edition by what they say of each.
+    fn bounded(
+        &self,
+        before: Option<&SystemRecord>,
+        mut change: Change,
+        text: &Arc<str>,
+    ) -> Result<SystemRecord, Rejection> {
+        loop {
+            let record = self.record(before, change.clone(), text);
+            if records::stored_bytes(&record) <= CHANGE_RECORD_BYTES_MAX {
+                return Ok(record);
+            }
+            let is_earlier = |vote: &Vote| vote.edition != change.edition.number;
+            let earlier = change.votes.iter().position(is_earlier);
+            change.votes.remove(earlier.ok_or(Rejection::ChangeTooLarge(ChangeBound::Record))?);
+        }
+    }
+
     /// The record of an edition's content.
     fn content(&self, number: u32, edition: &NewEdition) -> SystemRecord {
         SystemRecord {
@@ -100,7 +120,19 @@ fn expect_scope(scope: &Scope) -> Result<(), Rejection> {
         Scope::Definitions(definitions) if definitions.len() > CHANGE_DEFINITIONS_MAX => {
             Err(Rejection::ChangeTooLarge(ChangeBound::Definitions))
         }
+        // The digest is of what a command touches, and that is in order.
+        Scope::Definitions(_) if !is_in_order(scope) => Err(Rejection::ChangeDigest),
         Scope::Definitions(_) | Scope::Environment(_) => Ok(()),
+    }
+}
+
+/// Whether what an edition touches ascends, so that it can be searched, and each definition is there once.
+pub(super) fn is_in_order(scope: &Scope) -> bool {
+    match scope {
+        Scope::Definitions(definitions) => {
+            !definitions.is_empty() && definitions.is_sorted_by(|one, other| one < other)
+        }
+        Scope::Environment(_) => true,
     }
 }
 
@@ -109,15 +141,13 @@ fn expect_edition(edition: &NewEdition) -> Result<(), Rejection> {
     if edition.content.bases.len() > GUARDS_MAX {
         return Err(Rejection::ChangeTooLarge(ChangeBound::Bases));
     }
+    if record_bytes(edition) > CHANGE_EDITION_BYTES_MAX {
+        return Err(Rejection::ChangeTooLarge(ChangeBound::Record));
+    }
     if content_bytes(edition) > CHANGE_CONTENT_BYTES_MAX {
         return Err(Rejection::ChangeTooLarge(ChangeBound::Content));
     }
     Ok(())
-}
-
-fn expect_record(record: SystemRecord) -> Result<SystemRecord, Rejection> {
-    let is_small = records::stored_bytes(&record) <= CHANGE_RECORD_BYTES_MAX;
-    if is_small { Ok(record) } else { Err(Rejection::ChangeTooLarge(ChangeBound::Record)) }
 }
 
 impl State {
@@ -190,7 +220,7 @@ impl State {
             phase: Phase::Open,
             fingerprint,
         };
-        let record = expect_record(context.record(None, change, &edition.text))?;
+        let record = context.bounded(None, change, &edition.text)?;
         self.put_change(None, Some(record), edits);
         self.put_system_record(None, Some(context.content(1, edition)), edits);
         Ok(StepOutcome::Created)
@@ -233,7 +263,7 @@ impl State {
         };
         let number = sent.number;
         let change = Change { edition: sent, authors, votes: kept, phase: Phase::Open, ..change.clone() };
-        let record = expect_record(context.record(Some(&before), change, &edition.text))?;
+        let record = context.bounded(Some(&before), change, &edition.text)?;
         self.drop_content(&before, edits);
         self.put_change(Some(before), Some(record), edits);
         self.put_system_record(None, Some(context.content(number, edition)), edits);
@@ -271,8 +301,7 @@ impl State {
         let vote = Vote { opinion, edition, digest, by, attestation, is_redacted, comment, at };
         let votes = votes_with(change, vote)?;
         let text = Arc::clone(&before.text);
-        let record = context.record(Some(&before), Change { votes, ..change.clone() }, &text);
-        let record = expect_record(record)?;
+        let record = context.bounded(Some(&before), Change { votes, ..change.clone() }, &text)?;
         self.put_change(Some(before), Some(record), edits);
         self.drop_surplus(None, CHANGES_SWEPT_PER_ENTRY_MAX, edits);
         Ok(StepOutcome::Changed)
@@ -323,12 +352,24 @@ impl State {
         after: Option<SystemRecord>,
         edits: &mut Vec<Edit>,
     ) {
+        let let_go = self.replace_change(before, after, edits);
+        self.drop_unnamed_persons(let_go, edits);
+    }
+
+    /// Replaces the record of a change request. Returns the persons that it no longer names. They go once for all records
+    /// of an entry, because that looks at every access key.
+    fn replace_change(
+        &mut self,
+        before: Option<Arc<SystemRecord>>,
+        after: Option<SystemRecord>,
+        edits: &mut Vec<Edit>,
+    ) -> BTreeSet<PersonId> {
         let persons = |record: Option<&SystemRecord>| {
             record.and_then(SystemRecord::change).map(records::persons).unwrap_or_default()
         };
         let let_go = &persons(before.as_deref()) - &persons(after.as_ref());
         self.put_system_record(before, after, edits);
-        self.drop_unnamed_persons(let_go, edits);
+        let_go
     }
 
     /// Replaces the record of a change request that ends, and drops its content.
@@ -352,16 +393,18 @@ impl State {
     /// Drops the change requests that ended first while there are too many, or they are too old at a time that is certain;
     /// at most so many.
     pub(super) fn drop_surplus(&mut self, now: Option<Timestamp>, most: usize, edits: &mut Vec<Edit>) {
+        let mut let_go = BTreeSet::new();
         for _ in 0..most {
-            let Some((ended_at, id)) = self.changes.first_ended().cloned() else { return };
+            let Some((ended_at, id)) = self.changes.first_ended().cloned() else { break };
             let ended = self.changes.ended();
             let is_old = now.is_some_and(|now| now.0.saturating_sub(ended_at.0) >= CLOSED_CHANGE_AGE_US_MAX);
             let is_surplus = ended.count > CLOSED_CHANGES_MAX || ended.bytes > CLOSED_CHANGES_BYTES_MAX;
             let Some(record) = self.change_record(id.as_str()).filter(|_| is_old || is_surplus) else {
-                return;
+                break;
             };
-            self.put_change(Some(Arc::clone(record)), None, edits);
+            let_go.extend(self.replace_change(Some(Arc::clone(record)), None, edits));
         }
+        self.drop_unnamed_persons(let_go, edits);
     }
 
     /// Whether a sweep at a time that is certain would end or drop something.
@@ -424,13 +467,15 @@ impl State {
         let open =
             |record: &&Arc<SystemRecord>| record.change().is_some_and(|change| change.phase == Phase::Open);
         let all: Vec<Arc<SystemRecord>> = self.pending_changes().filter(open).cloned().collect();
+        let mut let_go = BTreeSet::new();
         for before in all {
             let Some(change) = before.change() else { continue };
             let mut held = Change { phase: Phase::Held, ..change.clone() };
             held.votes.retain(|vote| vote.opinion != Opinion::Approval);
             let after = succeeding(&before, held, context);
-            self.put_change(Some(before), Some(after), edits);
+            let_go.extend(self.replace_change(Some(before), Some(after), edits));
         }
+        self.drop_unnamed_persons(let_go, edits);
     }
 }
 

@@ -20,12 +20,14 @@ mod tests;
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use self::decide::is_in_order;
 use super::State;
 use concord_model::{
     access_key::Author,
     command::source::{DefinitionThen, Guard},
     error::Rejection,
     key::Key,
+    limits::GUARDS_MAX,
     record::Revision,
     system::{
         SystemRecord,
@@ -239,6 +241,20 @@ impl State {
     pub(super) fn first_unknown_person_of_changes(&self) -> Option<PersonId> {
         let changes = self.changes().filter_map(|record| record.change());
         changes.flat_map(records::persons).find(|person| self.person(*person).is_none())
+    }
+
+    /// A change request that no state has: its name is no id, its definitions are not in order, or it is pending and lacks
+    /// the content of its edition.
+    pub(super) fn first_damaged_change(&self) -> Option<&Key> {
+        let is_sound = |record: &&Arc<SystemRecord>| {
+            let Some(change) = record.change() else { return false };
+            let content = self.content_of(record).and_then(|content| content.content());
+            let fits = content.is_some_and(|content| content.bases.len() <= GUARDS_MAX);
+            ChangeId::parse(record.name.as_str()).is_some()
+                && is_in_order(&change.edition.scope)
+                && (fits || !change.is_pending())
+        };
+        self.changes().find(|record| !is_sound(record)).map(|record| &record.name)
     }
 
     /// A content that is of no pending change request, which no state has.

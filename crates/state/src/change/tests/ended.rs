@@ -191,6 +191,22 @@ fn a_content_that_no_change_request_has_is_no_state() {
     let named = |name: &str| SystemRecord { name: key(name), ..(**content).clone() };
     assert!(finish(vec![(**record).clone(), (**content).clone()]));
     assert!(!finish(vec![(**content).clone()]));
+    assert!(!finish(vec![(**record).clone()]), "a pending one has a content");
+    let changed = |change: &dyn Fn(&mut Change)| {
+        let mut record = (**record).clone();
+        let SystemBody::Change(body) = &mut record.body else { panic!("{record:?}") };
+        change(body);
+        finish(vec![record, (**content).clone()])
+    };
+    assert!(changed(&|_| {}));
+    let scope = |names: &[&str]| edition_of(1, names).scope;
+    assert!(changed(&|change| change.edition.scope = scope(&["a", "b"])));
+    assert!(!changed(&|change| change.edition.scope = scope(&["b", "a"])));
+    let mut large = (**content).clone();
+    let bases = vec![Guard::Environment { name: key("e"), revision: None }; GUARDS_MAX + 1];
+    large.body = SystemBody::Content(Content { bases, digest_key: [0; 32] });
+    assert!(!finish(vec![(**record).clone(), large]));
+    assert!(!finish(vec![SystemRecord { name: key("short"), ..(**record).clone() }]));
     for name in ["000000000001-2", "000000000002-1", "000000000001"] {
         assert!(!finish(vec![(**record).clone(), named(name)]), "{name}");
     }

@@ -26,12 +26,15 @@ fn limits_of_one_change_request() {
     let cases = [
         (edition_of(1, &names[1..]), Ok(())),
         (edition_of(1, &names), too_large(ChangeBound::Definitions)),
+        (edition_of(1, &["b", "a"]), Err(Rejection::ChangeDigest)),
+        (edition_of(1, &["a", "a"]), Err(Rejection::ChangeDigest)),
+        (edition_of(1, &[]), Err(Rejection::ChangeDigest)),
         (with_bases(GUARDS_MAX), Ok(())),
         (with_bases(GUARDS_MAX + 1), too_large(ChangeBound::Bases)),
         (with_content(CHANGE_CONTENT_BYTES_MAX), Ok(())),
         (with_content(CHANGE_CONTENT_BYTES_MAX + 1), too_large(ChangeBound::Content)),
-        (with_text(60 << 10), Ok(())),
-        (with_text(64 << 10), too_large(ChangeBound::Record)),
+        (with_text(32 << 10), too_large(ChangeBound::Record)),
+        (with_text(31 << 10), Ok(())),
     ];
     for (place, (edition, expected)) in cases.into_iter().enumerate() {
         let number = 10 + place as u64;
@@ -42,6 +45,32 @@ fn limits_of_one_change_request() {
         let edit = ChangeAction::Edit { after: 1, expect: Expect::Any, edition: edition.into() };
         assert_eq!(world.act("ann", 1, edit), expected, "{place}");
     }
+}
+
+#[test]
+fn what_was_said_of_earlier_editions_makes_room_for_votes_and_editions() {
+    let mut world = ChangeWorld::new();
+    let large = |digest: u8| NewEdition { text: "x".repeat(31 << 10).into(), ..edition(digest) };
+    world.act("ann", 1, ChangeAction::Create(large(1).into())).unwrap();
+    let judge = |world: &mut ChangeWorld, who: &str, opinion| {
+        let Edition { number, digest, .. } = world.state.change(&id(1)).unwrap().edition;
+        let comment = "x".repeat(CHANGE_COMMENT_BYTES_MAX);
+        let vote = NewVote { opinion, edition: number, digest, is_redacted: false, comment };
+        world.act(who, 1, ChangeAction::Vote(vote.into()))
+    };
+    // More than the record has room for.
+    for number in 1..40 {
+        judge(&mut world, "cid", Opinion::Rejection).unwrap();
+        let edition = large(number + 1).into();
+        let edit = ChangeAction::Edit { after: number.into(), expect: Expect::Any, edition };
+        world.act("ann", 1, edit).unwrap();
+    }
+    judge(&mut world, "bob", Opinion::Approval).unwrap();
+    let change = world.state.change(&id(1)).unwrap();
+    let kept: Vec<u32> = change.votes.iter().map(|vote| vote.edition).collect();
+    let first = kept[0];
+    assert!(first > 1 && kept.len() > 20, "{kept:?}");
+    assert!(kept.iter().copied().eq(first..=40), "the oldest ones go: {kept:?}");
 }
 
 #[test]
