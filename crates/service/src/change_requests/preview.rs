@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     editions::{
         FoundChange, StoredEdition,
-        content::{Place, StoredOperation},
+        content::{Place, StoredOperation, StoredText},
         shown::Shown,
     },
     request::Principal,
@@ -29,6 +29,7 @@ use concord_model::{
     key::Key,
     record::{Definition, DeletedId, Revision},
     redaction::{RedactedPlaces, redacted},
+    schema::StoredSchema,
     system::environment::{DEFAULT_ENVIRONMENT, Direct, Environment, EnvironmentName, environment_name},
 };
 use concord_state::{Collection, State};
