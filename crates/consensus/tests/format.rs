@@ -1,8 +1,6 @@
-//! The stored and sent formats, byte for byte, as they were first written.
+//! The stored and sent formats, byte for byte, as they were first written. Every newer version must read them.
 //!
-//! A log that was written by an older version must be read by every newer one. When a test here fails, the
-//! format has changed: restore it, and put the new variant at the end of its enum. The literals never change; new ones
-//! are added.
+//! When a test here fails, restore the format, and put a new variant at the end of its enum. Literals are only added.
 
 use std::{fmt::Debug, sync::Arc};
 
