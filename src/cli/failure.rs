@@ -216,7 +216,9 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ("config_exists", _) => format!("`concord config put {definition} KEY` replaces an existing config"),
         ("environment_frozen", _) => "`concord env list` shows the freezes and their reasons; `concord unfreeze ENVIRONMENT` ends one".into(),
         ("environment_not_found", _) => "`concord env list` lists the environments, `concord env set NAME` creates one".into(),
-        ("change_required", _) => "the environment takes change requests only: run the command again with `--propose TITLE`".into(),
+        ("change_required", _) => "the environment takes change requests only: run the command again with `--propose TITLE`; for a freeze, \
+             `concord env set NAME -f FILE --propose TITLE`"
+                .into(),
         ("not_approved", _) => format!("`concord change show {0}` shows who has approved it, `concord change approve {0}` approves it", change(refusal)),
         ("change_stale", _) => format!("`concord change rebase {}` bases it on the current records; then it must be approved again", change(refusal)),
         ("change_digest" | "change_closed", _) => format!("`concord change show {}` shows the change request as it is", change(refusal)),

@@ -38,9 +38,9 @@ async fn create(node: &Client, id: &str, n: u64) -> Answer {
     node.post(CHANGES, &body).header("idempotency-key", id).insist().await.expect(201)
 }
 
-#[tokio::test]
-async fn what_was_approved_is_applied_once_by_the_next_leader() {
-    let mut cluster = Cluster::start("changes-failover").await;
+/// A cluster with a config in an environment that takes change requests only, and the keys of two persons.
+async fn restricted(name: &str) -> (Cluster, String, String) {
+    let cluster = Cluster::start(name).await;
     let root = cluster.client(1);
     define(&root, "prod.limits").await;
     set(&root, "prod.limits", "k", &json!({"n": 0})).await;
@@ -51,6 +51,12 @@ async fn what_was_approved_is_applied_once_by_the_next_leader() {
         .insist()
         .await
         .expect(201);
+    (cluster, ann, bob)
+}
+
+#[tokio::test]
+async fn what_was_approved_is_applied_once_by_the_next_leader() {
+    let (mut cluster, ann, bob) = restricted("changes-failover").await;
     for round in 1..=3_u64 {
         let leader = cluster.leader().await;
         let other = leader % 3 + 1;
@@ -84,17 +90,8 @@ async fn what_was_approved_is_applied_once_by_the_next_leader() {
 
 #[tokio::test]
 async fn change_requests_are_kept_by_a_restart_of_all_nodes() {
-    let mut cluster = Cluster::start("changes-restart").await;
+    let (mut cluster, ann, bob) = restricted("changes-restart").await;
     let root = cluster.client(1);
-    define(&root, "prod.limits").await;
-    set(&root, "prod.limits", "k", &json!({"n": 0})).await;
-    let (ann, bob) = (person(&cluster, "ann").await, person(&cluster, "bob").await);
-    let rules = json!({"direct": "refuse", "approvals": 1, "freeze": []});
-    root.put("/api/v1/environment/prod", &rules)
-        .header("idempotency-key", "rules")
-        .insist()
-        .await
-        .expect(201);
     let made = create(&root.with_credential(&ann), "make", 7).await;
     act(&root.with_credential(&bob), &made, "approve", "approve").await.expect(200);
     cluster.kill_all();

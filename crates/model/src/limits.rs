@@ -151,11 +151,11 @@ pub const CHANGE_EDITION_BYTES_MAX: u64 = CHANGE_RECORD_BYTES_MAX / 2;
 pub const EDITION_AGE_US_MAX: u64 = 30 * 24 * 60 * 60 * 1_000_000;
 /// Open change requests of a person, or of a key without one.
 pub const OPEN_CHANGES_OF_PARTY_MAX: u64 = 200;
-/// Bytes of their contents.
+/// Bytes of them: operations, texts and keys.
 pub const OPEN_CHANGE_BYTES_OF_PARTY_MAX: u64 = 8 << 20;
 /// Open change requests that touch an environment.
 pub const OPEN_CHANGES_OF_ENVIRONMENT_MAX: u64 = 500;
-/// Bytes of all contents: they are in the memory of every node.
+/// Bytes of all that are open: they are in the memory of every node.
 pub const CHANGE_CONTENTS_BYTES_MAX: u64 = 64 << 20;
 /// Bypasses of a person, or of a key without one, that nobody has reviewed.
 pub const UNREVIEWED_BYPASSES_MAX: u64 = 200;

@@ -342,7 +342,7 @@ impl Service {
             ),
             MetricFamily::gauge(
                 "concord_state_change_content_bytes",
-                "The bytes of their operations.",
+                "The bytes of those that are pending, about.",
                 state.change_content_bytes(),
             ),
             MetricFamily::gauge(

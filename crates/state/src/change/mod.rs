@@ -98,7 +98,7 @@ impl State {
         self.changes.unreviewed_count()
     }
 
-    /// The bytes of the contents of all change requests.
+    /// The bytes that the editions of all pending change requests take, about.
     #[must_use]
     pub fn change_content_bytes(&self) -> u64 {
         self.changes.content_bytes()

@@ -104,7 +104,7 @@ pub(super) struct Totals {
 pub(crate) struct ChangeRecords {
     by_id: Tree<ByKey<Arc<SystemRecord>>>,
     contents: Tree<ByKey<Arc<SystemRecord>>>,
-    /// Those that are open or held, by the time of their edition, with the bytes of their content.
+    /// Those that are open or held, by the time of their edition, with the bytes of that.
     pending_by_age: Tree<Filed<(Timestamp, Key)>>,
     /// The same by the sender of the edition.
     pending_by_sender: Tree<Filed<(Counted, Key)>>,
@@ -221,7 +221,7 @@ impl ChangeRecords {
         self.pending_by_age.len()
     }
 
-    /// The bytes of all contents.
+    /// The bytes of all pending editions.
     pub(super) fn content_bytes(&self) -> u64 {
         self.pending_by_age.weight_before(|_| true)
     }
