@@ -235,6 +235,38 @@ class Faults:
         self.all_ready()
         self.prometheus.ceases("ConcordStoreBehind")
 
+    def rules(self, environment, **rules):
+        status, body = self.cluster.call(1, "PUT", f"/api/v1/environment/{environment}", {"freeze": [], **rules})
+        assert status in (200, 201), body
+
+    def approvers(self):
+        def attested(person):
+            grants = [{"verbs": ["read", "approve"], "definitions": ["alerts.*"]}]
+            _, body = self.cluster.call(1, "POST", "/api/v1/api_key/", {"name": person, "person": person, "grants": grants})
+            return json.loads(body)["data"]["key_id"]
+
+        keys = [attested(person) for person in ("ann", "bob")]
+        self.rules("alerts", approvals=1)
+        for key in keys:
+            assert self.cluster.call(1, "DELETE", f"/api/v1/api_key/{key}")[0] == 200
+        self.prometheus.fires("ConcordApproversMissing")
+        self.rules("alerts", approvals=0)
+        self.prometheus.ceases("ConcordApproversMissing")
+
+    def change_waits(self):
+        # A freeze keeps the cluster from applying what needs no approval, for more than a minute.
+        definition = {"config_definition_key": "alerts.waits", "indexes": []}
+        assert self.cluster.call(1, "POST", "/api/v1/config_definition/", definition)[0] == 201
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+        self.rules("alerts", freeze=[{"until": until, "reason": "a test"}])
+        put = {"op": "put_config", "config_definition_key": "alerts.waits", "config_key": "k", "data": {}, "upsert": True}
+        change = {"title": "a change", "operations": [put], "apply": "when_approved"}
+        status, body = self.cluster.call(1, "POST", "/api/v1/change_request/", change)
+        assert status == 201, body
+        self.prometheus.fires("ConcordChangeWaits")
+        self.rules("alerts")
+        self.prometheus.ceases("ConcordChangeWaits")
+
     def nodes_down(self):
         first, second, third = self.nodes()
         self.cluster.kill(third)
@@ -261,8 +293,8 @@ class Faults:
 
 # Those of the test command, and all. `lag` comes after `nodes_down`: of its many good requests the failed ones would be a
 # small part for five minutes.
-SHORT = ["certificate", "leader_changes", "open_files", "data_key", "clock", "nodes_down", "disk"]
-ALL = ["certificate", "leader_changes", "open_files", "data_key", "clock", "audit", "memory", "nodes_down", "log", "slow_flush", "snapshot", "store",
+SHORT = ["certificate", "approvers", "leader_changes", "open_files", "data_key", "clock", "nodes_down", "disk"]
+ALL = ["certificate", "approvers", "change_waits", "leader_changes", "open_files", "data_key", "clock", "audit", "memory", "nodes_down", "log", "slow_flush", "snapshot", "store",
        "lag", "disk"]
 
 

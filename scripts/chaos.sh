@@ -3,6 +3,9 @@
 #
 #   scripts/chaos.sh               runs processes of a release build, checks their history for linearizability, and prints
 #                                  a JSON summary as the last line; exits with 1 when a promise was broken
+#   scripts/chaos.sh leaders       change requests while the leader is killed as fast as the cluster recovers: runs of 60
+#                                  kills each, with a new seed and a new cluster, until KILLS leaders (1000) have been
+#                                  killed; prints each run's summary and the sums; ends with the first run that finds something
 #   scripts/chaos.sh check FILE    checks the history that a run has left
 #
 # TLS=1 lets the nodes call each other over mutual TLS. ENCRYPTED=1 encrypts the data directories, as every third seed does.
@@ -27,11 +30,41 @@ run() {
     return "$status"
 }
 
+# leaders KILLS: runs until so many leaders have been killed.
+leaders() {
+    local most=$1 kills=0 applied=0 bypasses=0 deeds=0 runs=0 status=0 line seed
+    export CONCORD_CHAOS=1
+    seed=${SEED:-$(date +%s)}
+    mkdir -p target/chaos
+    number() { sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p" <<< "$line"; }
+    while ((kills < most)); do
+        export SEED=$((seed + runs)) KILLS=$((most - kills < 60 ? most - kills : 60))
+        export HISTORY=$PWD/target/chaos/leaders-$SEED.jsonl
+        run leaders::change_requests_hold_while_leaders_are_killed > target/chaos/leaders.out || status=$?
+        line=$(grep '^{' target/chaos/leaders.out | tail -n 1 || true)
+        # A run without a summary has died.
+        [[ -n $line ]] || ((status != 0)) || status=1
+        printf '%s\n' "${line:-no summary}"
+        kills=$((kills + $(number kills || true)0 / 10)) applied=$((applied + $(number applied || true)0 / 10))
+        bypasses=$((bypasses + $(number bypasses || true)0 / 10)) deeds=$((deeds + $(number deeds || true)0 / 10))
+        runs=$((runs + 1))
+        ((status == 0)) || break
+        rm -f "$HISTORY"
+    done
+    echo "chaos.sh: $kills leaders killed in $runs runs, $deeds requests, $applied change requests and $bypasses bypasses applied"
+    ((status == 0)) || echo "chaos.sh: SEED=$SEED found something; its history is in $HISTORY" >&2
+    return "$status"
+}
+
 case ${1:-} in
     '') ;;
     check)
         export HISTORY=${2:?chaos.sh check needs the file}
         run a_history_file_has_no_violation
+        exit
+        ;;
+    leaders)
+        leaders "${KILLS:-1000}"
         exit
         ;;
     *) sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;

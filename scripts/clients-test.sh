@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The clients for languages, each with played nodes and with three real nodes of CONCORD_BIN.
+# The clients for languages, each with played nodes and with three real nodes of CONCORD_BIN; and the SDKs of
+# OpenFeature with their OFREP providers, as they are published, with a real node.
 #
-#   scripts/clients-test.sh            all of them
-#   scripts/clients-test.sh python     this one
-#   scripts/clients-test.sh javascript this one
+#   scripts/clients-test.sh             all of them
+#   scripts/clients-test.sh python      this one
+#   scripts/clients-test.sh javascript  this one
+#   scripts/clients-test.sh openfeature these: Python, Node.js, Java, Go and a browser
 #
 # What they need is installed under target/tools. A language that can't be had is skipped, and that is said.
 set -euo pipefail
@@ -84,8 +86,60 @@ javascript() {
     CHROMIUM=$chromium "$playwright" "$source/test/browser.py"
 }
 
+# The versions of the packages are in the table of tools here, and in package.json, pom.xml and go.mod.
+openfeature() {
+    local source=$PWD/clients/openfeature home=$PWD/target/openfeature chromium
+    local tools=(openfeature-provider-ofrep==0.3.0 openfeature-sdk==0.10.0 playwright==1.55.0) commands=()
+    mkdir -p "$home"
+    cp "$source"/* "$home/"
+    if ! cmp -s <(echo "${tools[*]}") "$home/python.installed"; then
+        { python3 -m venv --clear "$home/python" && "$home/python/bin/pip" install --quiet --disable-pip-version-check "${tools[@]}"; } >&2 ||
+            { skip "openfeature: the packages can't be had from PyPI"; return; }
+        echo "${tools[*]}" > "$home/python.installed"
+    fi
+    commands+=("python=$(printf %q "$home/python/bin/python")")
+
+    if ! install_deb npm; then
+        skip "openfeature for Node.js and browsers: there is no npm"
+    elif ! cmp -s "$source/package.json" "$home/npm.installed" &&
+        ! (cd "$home" && npm install --silent --no-audit --no-fund --no-package-lock --loglevel=error) >&2; then
+        skip "openfeature for Node.js and browsers: the packages can't be had from npm"
+    else
+        cp "$source/package.json" "$home/npm.installed"
+        commands+=("node=node")
+        chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+        if [[ -z $chromium ]] && install_deb chromium; then chromium=$(command -v chromium); fi
+        if [[ -n $chromium ]]; then commands+=("web=$(printf %q "$chromium")"); else skip "openfeature in a browser: there is no Chromium"; fi
+    fi
+
+    if ! { install_deb javac default-jdk-headless && install_deb mvn maven; }; then
+        skip "openfeature for Java: there is no JDK, or no Maven"
+    elif ! cmp -s "$source/pom.xml" "$home/maven.installed" &&
+        ! (cd "$home" && rm -rf lib && mvn --quiet --batch-mode --no-transfer-progress \
+            org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies \
+            -DincludeScope=runtime -DoutputDirectory="$home/lib") > "$home/maven.log" 2>&1; then
+        cat "$home/maven.log" >&2
+        skip "openfeature for Java: the packages can't be had from Maven Central"
+    else
+        cp "$source/pom.xml" "$home/maven.installed"
+        (cd "$home" && javac -cp 'lib/*' -d . Ask.java)
+        commands+=("java=java -cp lib/*:.")
+    fi
+
+    if ! install_deb go golang-go; then
+        skip "openfeature for Go: there is no Go"
+    elif ! cmp -s "$source/go.mod" "$home/go.installed" && ! (cd "$home" && GOTOOLCHAIN=local go build -o /dev/null ask.go) > "$home/go.log" 2>&1; then
+        cat "$home/go.log" >&2
+        skip "openfeature for Go: the modules can't be had from the proxy for Go modules"
+    else
+        cp "$source/go.mod" "$home/go.installed"
+        commands+=("go=go run")
+    fi
+    "$home/python/bin/python" "$source/check.py" "$home" "${commands[@]}"
+}
+
 languages=("$@")
-if ((${#languages[@]} == 0)); then languages=(python javascript); fi
+if ((${#languages[@]} == 0)); then languages=(python javascript openfeature); fi
 for language in "${languages[@]}"; do
     printf -- '-- %s\n' "$language"
     "$language"

@@ -6,7 +6,7 @@ Each function below whose name begins with `check_` is a capability; they run in
 the middle the leader is killed. On every page, in both themes, axe-core looks for what people with a keyboard or a screen
 reader would miss. Nothing may be fetched from elsewhere, and the page's policy may never be broken.
 
---shots DIR  writes a screenshot of every page in both themes
+--shots DIR  writes a screenshot of every page in both themes, and as wide as a phone
 --files DIR  serves the console's files from a directory instead of the binary, to work on them without a build
 --only NAME  runs the sign-in and these checks only
 --documents COUNT  random documents that are changed in the form: 1,000 are of 30 schemas
@@ -36,6 +36,8 @@ from pages import (  # noqa: E402, F401: what pages show
 )
 from secret_edits import check_secret_edits  # noqa: E402, F401: random edits by a key that sees no secret values
 from undo import check_audit_of_all, check_find_changes, check_undo, check_undo_unseen_secrets  # noqa: E402, F401: an incident
+from reviews import check_bypass_review, check_change_times, check_changes_narrow, check_edit_request, check_promote, check_propose, check_propose_elsewhere, check_reviews, check_reviews_end, check_reviews_follow  # noqa: E402, F401: change requests
+from environments import check_environment_rules  # noqa: E402, F401: the rules of environments
 from silence import check_silence, check_silence_of_pages  # noqa: E402, F401: a node that stands still
 from forms import (  # noqa: E402, F401: the checks of the form, which run first
     check_form_documents, check_form_focus, check_form_large, check_form_names, check_form_recursion, check_form_texts,

@@ -43,7 +43,7 @@ README_BYTES_MAX = 8192
 MDBOOK_VERSION = "0.5.4"
 PAGE_TIMEOUT_S = 300
 END_OF_BLOCK = "=== end of block"
-LANGUAGES = {"sh", "text", "console", "json", "http", "ini", "js", "rust", "toml", "ts", "yaml"}
+LANGUAGES = {"sh", "text", "console", "go", "http", "ini", "java", "js", "json", "python", "rust", "toml", "ts", "yaml"}
 
 wrong = []
 
@@ -100,7 +100,7 @@ def check_fences(page, text):
 
 
 def check_named_files(page, text):
-    for named in re.findall(r"`((?:src|crates|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
+    for named in re.findall(r"`((?:src|crates|tests|scripts|cluster|docs|bench|benches|examples)/[^`\s]*)", text):
         named = named.rstrip("/.,:")
         if named.startswith("cluster/data") or re.search(r"[<>{}…]", named):
             continue
@@ -230,7 +230,7 @@ ROUTE = r"`(GET|PUT|POST|PATCH|DELETE) (/[^`?\s]*)`"
 # What the line of errors in a section names instead of its statuses.
 COMMON_ERRORS = {
     "of a public request": {500},
-    "of any request": {401, 403, 422, 429, 500},
+    "of any request": {401, 403, 422, 429, 500, 503},
     "of a read": {401, 403, 422, 429, 500, 503, 504},
     "of a write": {401, 403, 413, 415, 422, 429, 500, 503, 504},
     "of a cluster change": {401, 403, 409, 413, 415, 422, 429, 500, 503, 504},

@@ -67,7 +67,11 @@ approvals-not-counted    | unit state::change::tests::every_deed_of_everybody_is
 approvals-outlive-edition | unit state::change::tests::an_approval_counts_for_one_edition_and_digest
 change-stays-open        | unit state::change::tests::a_change_request_is_applied_once_with_its_record_in_the_same_change
 guards-ignored           | unit state::change::tests::a_base_or_guard_that_is_another_one_makes_an_apply_stale
+hidden-change-shown      | unit service::change_requests::events::tests::a_client_sees_those_of_which_it_may_read_all_and_the_end_of_those_that_leave
 bypass-without-record    | unit state::change::tests::a_bypass_makes_a_record_that_waits_for_the_review_of_others
+window-ignored           | unit state::change::tests::time::a_change_request_is_applied_in_its_window_by_the_time_of_the_entry
+revert-early             | unit state::change::tests::time::reverts::the_cluster_takes_back_what_is_armed_once_and_not_before_its_time
+armed-after-restore      | unit state::change::tests::time::reverts::a_restore_or_a_recovery_leaves_no_revert_to_the_cluster
 plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted
 '
 

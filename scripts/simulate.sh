@@ -35,6 +35,8 @@ good-key-throttled   | failed credentials do not throttle here
 audit-line-lost      | there is no audit log
 nonce-reused         | the directories are not encrypted
 plain-file-accepted  | the directories are not encrypted
+armed-after-restore  | no cluster is restored or recovered here
+digests-not-compared | nothing makes states differ here, and the simulation compares them itself
 distrusted-replayed  | a state is found to be wrong after a damage that sled has, and sled has none here
 '
 

@@ -52,6 +52,8 @@ tests() {
     scripts/schema-suite.sh
     say "numbers and unions beside Python"
     scripts/schema-oracle.sh
+    say "flags beside flagd's evaluator"
+    scripts/flags-oracle.sh
 }
 
 others() {
@@ -80,6 +82,7 @@ scripts/check.sh
 say "the build"
 cargo test --locked --workspace --all-targets --no-run --quiet
 scripts/simulate.sh build
+for version in tests/fixtures/*/; do scripts/fixture.sh build "$(basename "$version")" > /dev/null; done
 
 others=$PWD/target/test-others.log
 trap 'trap - INT TERM; kill 0' INT TERM

@@ -132,7 +132,8 @@ class Console:
 
     def visitor(self):
         """A page of somebody else: nothing is shared with the page of this console."""
-        page = self.browser.new_page()
+        page = self.browser.new_page(viewport={"width": 1380, "height": 860}, color_scheme="light")
+        page.on("pageerror", lambda error: self.failures.append(f"{error} {error.stack}"))
         if self.options.files:
             page.route("**/ui/**", self.from_directory)
         page.goto(f"{self.origin}/ui/")
@@ -178,17 +179,28 @@ class Console:
         for text in texts:
             expect(self.page.locator(".editor-host .cm-content")).to_contain_text(text)
 
-    def look(self, name):
-        """Both themes: no violation of the rules, and a screenshot."""
+    def look(self, name, page=None, narrow=False):
+        """Both themes, and where asked a phone: no violation of the rules, and a screenshot."""
+        page = page or self.page
         for theme in ("light", "dark"):
-            self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-            expect(self.page.locator(f"html[data-theme={theme}]")).to_have_count(1)
-            if self.options.shots:
-                self.page.screenshot(path=f"{self.options.shots}/{name}-{theme}.png")
-            if not self.page.evaluate("typeof window.axe === 'object'"):
-                self.page.evaluate(self.axe)
-            found = self.page.evaluate("(tags) => axe.run(document, { runOnly: tags, resultTypes: ['violations'] })", AXE_RULES)["violations"]
-            lines = [f"{item['id']}: {item['help']}: {node['html'][:160]} {node['failureSummary'][:300]}" for item in found for node in item["nodes"][:3]]
-            assert not found, f"{name}, {theme}:\n" + "\n".join(lines)
-        self.page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            expect(page.locator(f"html[data-theme={theme}]")).to_have_count(1)
+            self.judge(page, f"{name}-{theme}")
+        page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        if narrow or self.options.shots:
+            before = page.viewport_size
+            page.set_viewport_size({"width": 390, "height": 844})
+            self.judge(page, f"{name}-narrow")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, f"{name} scrolls sideways"
+            page.set_viewport_size(before)
+        page.emulate_media(color_scheme="light", reduced_motion="no-preference")
         self.seen.add(name)
+
+    def judge(self, page, name):
+        if self.options.shots:
+            page.screenshot(path=f"{self.options.shots}/{name}.png", full_page=name.endswith("narrow"))
+        if not page.evaluate("typeof window.axe === 'object'"):
+            page.evaluate(self.axe)
+        found = page.evaluate("(tags) => axe.run(document, { runOnly: tags, resultTypes: ['violations'] })", AXE_RULES)["violations"]
+        lines = [f"{item['id']}: {item['help']}: {node['html'][:160]} {node['failureSummary'][:300]}" for item in found for node in item["nodes"][:3]]
+        assert not found, f"{name}:\n" + "\n".join(lines)

@@ -5,12 +5,19 @@ async (seed) => {
   const { parse, print, same, identical, share, put, at, locate, indexPath, indexed, Num } = await import("./lib/json.js");
   const { differences, threeWay, merged } = await import("./lib/compare.js");
   const { batchBody, itemsByChange } = await import("./lib/together.js");
-  const { plain, hints } = await import("./lib/format.js");
+  const { duration, pathText, plain, hints } = await import("./lib/format.js");
   const { initial, kindPlace, kinds, resolve, scalars } = await import("./lib/schema.js");
   const { keepingUnnamed, masked } = await import("./lib/secrets.js");
   const { placed, strayed } = await import("./lib/elements.js");
   const { measures } = await import("./lib/health.js");
   const { since } = await import("./lib/usage.js");
+  const { principal } = await import("./lib/state.js");
+  const { hindranceIn, needsAuthor, nextStep, mayRevert, missing, stateOf, timesOf, waitsForMe } = await import("./lib/reviews.js");
+  const { compare, operationsFor } = await import("./lib/promote.js");
+  const { onConfig, onDefinition } = await import("./lib/operations.js");
+  const { timingOf } = await import("./parts/timing.js");
+  const { keepingHidden, partsOf } = await import("./lib/edition.js");
+  const { command } = await import("./lib/command.js");
   const wrong = [];
   const check = (what, isRight) => { if (!isRight) wrong.push(what); };
   let state = seed;
@@ -33,6 +40,7 @@ async (seed) => {
     && values('{"items":[{"name":"x"},{},{"name":7}]}', "items[].name") === '"x",7' && values('{"a*":{"b[]":5}}', "a\\*.b\\[]") === "5");
   const looks = ['"7"', "7", '"null"', "null", '""', '" "', '"a b"', '"a  b"', '"a\u00a0b"', '"true"', "true", '"[]"', "[]", '"\\"a"', '"a"', '"a\\nb"', "7.0", '"7.0"', '"–"'].map((text) => plain(parse(text)));
   check(`no two values look alike: ${looks}`, new Set(looks).size === looks.length && !looks.includes("–"));
+  check("what is not seen is written", plain("a\u180bb\ufe0f\u{e0001}") === '"a\\u180bb\\ufe0f\\udb40\\udc01"' && pathText(["a\u200b", 1]) === "a\\u200b.[1]");
   check("what is not seen is said", hints("a\r\n").join() === "lines end with CR LF,ends with a line end" && hints("plain").length === 0 && hints("a\n  b").length === 0);
 
   // Schemas that lead back to themselves, and to more places than anybody could count.
@@ -102,6 +110,130 @@ async (seed) => {
   check("what was used since", rows.map((row) => `${row.name} ${row.requests} ${row.grown}`).join() === "grows 3 6,deleted 0 null,new 1 null");
   const measured = measures('# HELP a b\na_bytes 12\nb_bytes{share="callers"} 1e3\nc{x="1",y="2"} 4\n');
   check("what is measured", measured.get("a_bytes") === 12 && measured.get("b_bytes{callers}") === 1000 && measured.size === 2);
+
+  // Who has a vote, and what waits for it.
+  const [signedIn, me] = [principal.value, { key_id: "k1", person: { person_id: "1", label: "ann" }, attested: true, grants: [{ verbs: ["read", "approve"], definitions: ["prod.*"] }] }];
+  const someone = (number) => ({ key_id: `k${number}`, person_id: String(number), person: null });
+  const change = { phase: "open", bypass: false, environment: null, config_definition_keys: ["prod.a", "prod.b"], authors: [someone(2)], attested: true, approvals_needed: 1, approvals_counted: 0, approved: false, stale: null, approvals: [], rejections: [], reviews: [], reviews_missing: 0, apply: "manual", schedule: null, revert_after_s: null, scheduled: null, revert: null };
+  const root = { key_id: "root", root: true, grants: [{ verbs: ["read", "approve"], definitions: ["*"] }] };
+  for (const [what, more, who, expected] of [
+    ["a change of others", {}, me, true], ["one of an environment", { environment: "prod", config_definition_keys: [] }, me, true],
+    ["one of default", { environment: "default", config_definition_keys: [] }, me, false], ["one with another definition", { config_definition_keys: ["prod.a", "dev.a"] }, me, false],
+    ["one's own", { authors: [someone(2), someone(1)] }, me, false], ["another key of one's person", { authors: [{ ...someone(9), person_id: "1" }] }, me, false],
+    ["a stale one", { stale: "why" }, me, false], ["a rejected one", { rejections: [someone(3)] }, me, false], ["an approved one", { approved: true }, me, false],
+    ["one with one's vote", { approvals_needed: 2, approvals: [{ ...someone(1), counts: true }] }, me, false], ["one with one's vote that counts no more", { approvals: [{ ...someone(1), counts: false }] }, me, true], ["one with a vote of others", { approvals_needed: 2, approvals: [{ ...someone(3), counts: true }] }, me, true],
+    ["a closed one", { phase: "closed" }, me, false], ["a held one", { phase: "held" }, me, false], ["a bypass", { phase: "applied", bypass: true, reviews_missing: 1 }, me, true],
+    ["a reviewed bypass", { phase: "applied", bypass: true }, me, false], ["for a key that is not attested", {}, { ...me, attested: false }, false],
+    ["for a key without a person", {}, { ...me, person: null }, false], ["for the root key", {}, root, false], ["without stored keys", {}, null, false],
+    ["what others took back by a bypass", { phase: "applied", reviews_missing: 1, authors: [someone(1)], revert: { bypass: true, by: someone(3) } }, me, true],
+    ["what one took back by a bypass", { phase: "applied", reviews_missing: 1, revert: { bypass: true, by: someone(1) } }, me, false],
+    ["what was taken back by a bypass, of who approved it", { phase: "applied", reviews_missing: 1, approvals: [someone(1)], revert: { bypass: true, by: someone(3) } }, me, true],
+    ["a scheduled one that has lost an approval", { phase: "scheduled" }, me, true],
+    ["for a key that may not approve", {}, { ...me, grants: [{ verbs: ["read", "write"], definitions: ["*"] }] }, false],
+  ]) {
+    principal.value = who;
+    const one = { ...change, ...more };
+    check(`${what} waits: ${expected}`, waitsForMe(one) === expected && (!expected || hindranceIn(one) === ""));
+  }
+  principal.value = me;
+  const ours = { ...change, authors: [someone(1)] };
+  for (const [what, one, expected, step] of [
+    ["one that waits for votes", ours, false], ["a stale one", { ...ours, stale: "why" }, true, "rebase it"], ["a held one", { ...ours, phase: "held" }, true, "rebase it"],
+    ["a rejected one", { ...ours, rejections: [someone(3)] }, true, "edit or withdraw it"], ["an approved one", { ...ours, approved: true }, true, "apply it"],
+    ["an approved one whose time comes", { ...ours, approved: true, schedule: { not_before: "2199-01-01T00:00:00Z" } }, true, "leave it to the cluster"],
+    ["what the cluster applies", { ...ours, approved: true, apply: "when_approved" }, false], ["what is left to the cluster", { ...ours, approved: true, phase: "scheduled" }, false],
+    ["a stale one of others", { ...change, stale: "why" }, false], ["a closed one", { ...ours, phase: "closed", stale: "why" }, false],
+  ]) check(`${what} needs its author: ${expected}`, needsAuthor(one) === expected && (!expected || nextStep(one) === step));
+  const applied = { ...change, phase: "applied", applied: { revision: 9, approved_by: [someone(1)] } };
+  const revert = (state, more) => mayRevert({ ...applied, revert: { state }, ...more });
+  check("who takes it back", revert("possible") && revert("armed") && revert("held") && !revert("done") && !revert("failed") && !mayRevert({ ...applied, revert: null }) && !revert("armed", { applied: { approved_by: [someone(3)] } }));
+  const states = [["possible", "applied as revision 9"], ["armed", "applied, to be taken back"], ["kept", "applied, and kept"], ["done", "taken back"], ["failed", "applied, could not be taken back"]];
+  check("states of a revert", states.every(([state, text]) => stateOf({ ...applied, revert: { state } })[1] === text));
+  check("left to the cluster", stateOf({ ...change, phase: "scheduled", approved: true })[1] === "scheduled" && stateOf({ ...change, apply: "when_approved" })[1] === "waits for approval" && stateOf({ ...change, phase: "scheduled", approved: true, stale: "why" })[1] === "stale");
+  const times = (more) => timesOf({ ...change, ...more }).map(([text, time]) => `${text}${time ? ` ${time}` : ""}`).join("; ");
+  check("what its times mean", times({}) === "" && times({ apply: "when_approved", revert_after_s: 3600 }) === "As soon as enough persons approve it, the cluster applies it.; The cluster takes it back 1 hour after it is applied."
+    && times({ schedule: { not_before: "A", not_after: "B" } }) === "It is applied not before A; It is not applied after B" && times({ apply: "when_approved", schedule: { not_before: "A", not_after: "B" } }).startsWith("Once enough persons approve it, the cluster applies it, but not before A") && times({ phase: "applied", apply: "when_approved" }) === "");
+  check("times of a proposal", JSON.stringify(timingOf({ apply: "manual", from: "", until: "", back: "" })) === "{}" && JSON.stringify(timingOf({ apply: "when_approved", from: "2199-01-02T03:04", until: "2199-01-02T03:05:06", back: "900" })) === '{"apply":"when_approved","schedule":{"not_before":"2199-01-02T03:04:00Z","not_after":"2199-01-02T03:05:06Z"},"revert_after_s":900}');
+  check("durations", [900, 3600, 7200, 86400, 604800, 61].map(duration).join() === "15 minutes,1 hour,2 hours,1 day,7 days,61 seconds");
+  principal.value = signedIn;
+  check("what is missing", missing({ ...change, attested: false, approvals_needed: 2, approvals_counted: 1 }).length === 2 && missing({ ...change, phase: "applied", bypass: true, reviews_missing: 2 })[0].startsWith("2 persons") && missing({ ...change, phase: "closed" }).length === 0);
+
+  // A change request as it is sent again: as the preview shows it, and nothing that it hides.
+  const secretly = keepingHidden(parse('{"n":7.0,"s":null,"in":{"s":null}}'), ["#/s", "#/in/s", "#/gone", "#/in/gone/s", "#/a~1b"]);
+  check("markers for what is hidden", print(secretly.data, 0) === '{"n":7.0,"s":{"$concord-keep":true},"in":{"s":{"$concord-keep":true}}}' && secretly.hidden.map((path) => path.join(".")).join() === "s,in.s");
+  check("what can't be told", keepingHidden(parse('{"l":[{"s":null}]}'), ["#/l/0/s"]) === null && keepingHidden(parse("null"), ["#"]) === null && keepingHidden(parse('{"s":null}'), ["#/s", "..."]) === null);
+  const edition = (operations, records) => {
+    const exact = parse(JSON.stringify(records.map((record) => ({ before: null, after: null, revision: null, redacted: [], operations: [], deleted: false, ...record }))));
+    const plain = records.map((record) => ({ revision: null, redacted: [], operations: [], deleted: false, ...record }));
+    const found = partsOf({ change: { operations, preview: { records: plain } }, records: exact });
+    return found.why ?? found.parts.map((part) => part.text(part.value)).join("|");
+  };
+  const [of, on] = [{ config_definition_key: "d" }, { config_definition_key: "d", config_key: "a" }];
+  for (const [what, operations, records, expected] of [
+    ["a config", [{ op: "put_config", ...on }], [{ ...on, revision: 5, after: { n: 1 } }], '{"op":"put_config","config_definition_key":"d","config_key":"a","data":{"n":1},"if_match":"5"}'],
+    ["a new config", [{ op: "put_config", ...on }], [{ ...on, after: { n: 1 } }], '{"op":"create_config","config_definition_key":"d","config_key":"a","data":{"n":1}}'],
+    ["a config twice", [{ op: "delete_config", ...on }, { op: "put_config", ...on }], [{ ...on, revision: 5, after: {} }], '{"op":"put_config","config_definition_key":"d","config_key":"a","data":{},"if_match":"5"}'],
+    ["a deletion", [{ op: "delete_config", ...on }], [{ ...on, revision: 5, deleted: true }], '{"op":"delete_config","config_definition_key":"d","config_key":"a","if_match":"5"}'],
+    ["a definition", [{ op: "create_definition", ...of }, { op: "put_config", ...on }], [{ ...of, operations: [{ op: "create_definition" }], after: { indexes: ["n"], json_schema: { type: "object" }, format_assertion: true, unique: [], protected: false } }, { ...on, after: {} }],
+      '{"op":"create_definition","config_definition_key":"d","indexes":["n"],"json_schema":{"type":"object"},"format_assertion":true}|{"op":"create_config","config_definition_key":"d","config_key":"a","data":{}}'],
+    ["several steps", [{ op: "set_schema", ...of }, { op: "set_unique", ...of }], [{ ...of, revision: 9, operations: [{ op: "set_schema", force: true }, { op: "set_unique" }], after: { indexes: [], json_schema: null, format_assertion: null, unique: ["n"], protected: false } }],
+      '{"op":"set_schema","config_definition_key":"d","json_schema":null,"policy":"force","if_match":"9"}|{"op":"set_unique","config_definition_key":"d","paths":["n"]}'],
+    ["one deleted and created again", [{ op: "delete_definition", ...of }, { op: "create_definition", ...of }, { op: "put_config", ...on }], [{ ...of, revision: 9, operations: [{ op: "delete_definition", restrict: false }, { op: "create_definition" }], after: { indexes: [], json_schema: null, format_assertion: null, unique: [], protected: false } }, { ...on, revision: 5, after: {} }],
+      '{"op":"delete_definition","config_definition_key":"d","if_match":"9"}|{"op":"create_definition","config_definition_key":"d","indexes":[]}|{"op":"create_config","config_definition_key":"d","config_key":"a","data":{}}'],
+    ["an environment", [{ op: "put_environment", environment: "e" }], [{ environment: "e", revision: 3, after: { direct: "refuse", approvals: 1, freeze: [] } }], '{"op":"put_environment","environment":"e","direct":"refuse","approvals":1,"freeze":[],"if_match":"3"}'],
+    ["hidden values of a new one", [{ op: "put_config", ...on }], [{ ...on, after: { s: null }, redacted: ["#/s"] }], "your key may not see values of d / a, which is new"],
+    ["hidden data", [{ op: "put_config", ...on }], [{ ...on, revision: 5, redacted: ["#"] }], "your key may not see what d / a becomes"],
+  ]) check(`the edition has ${what}`, edition(operations, records) === expected);
+
+  const rests = (base, revision) => partsOf({ change: { operations: [{ op: "put_config", ...on }], preview: { records: [{ ...on, base_revision: base, revision, redacted: [], operations: [] }] } }, records: parse(JSON.stringify([{ ...on, before: null, after: {} }])) }).parts[0].isChanged;
+  check("what was changed since", rests(5, 7) && rests(null, 7) && rests(5, null) && !rests(5, 5) && !rests(null, null));
+
+  // What of one environment goes to another one, and what is left.
+  const marks = schema('{"properties":{"s":{"x-concord-secret":true}}}');
+  const side = (name, definitions, configs) => ({
+    definitions: new Map(Object.entries(definitions).map(([key, of]) => [key, { key: `${name}.${key}`, revision: "5", schema: null, indexes: [], unique: [], formats: null, ...of }])),
+    configs: new Map(Object.entries(configs).map(([key, [text, ...hidden]]) => [key, { definition: key.split("/")[0], key: key.split("/")[1], revision: "7", data: parse(text), hidden }])),
+  });
+  const promoted = (source, target, withDefinitions = false, out = []) => {
+    const isAlike = (name) => withDefinitions && !out.includes(name);
+    const all = compare({ sides: [side("staging", ...source), side("prod", ...target)] }, "prod", isAlike);
+    const chosen = new Set(all.flatMap((one) => one.configs.map((config) => `${one.key}/${config.key}`)).filter((key) => !out.includes(key)));
+    const { operations, left } = operationsFor(all, chosen, isAlike, { onConfig, onDefinition });
+    return `${operations.map((text) => { const { op, config_definition_key: name, config_key: key, data, if_match: match, policy, paths } = JSON.parse(text); return [op, name, key, data && JSON.stringify(data), match && `@${match}`, policy, paths && `[${paths}]`].filter(Boolean).join(" "); }).join("; ")}${left.length ? ` | ${left.join("; ")}` : ""}`;
+  };
+  const keep = '{"$concord-keep":true}';
+  const lists = schema('{"properties":{"l":{"items":{"properties":{"t":{"x-concord-secret":true}}}}}}');
+  const listed = " | prod.a / x: the list around its secret value at l.0.t differs, so nobody knows which value belongs where";
+  for (const [what, found, expected] of [
+    ["equal", promoted([{ a: {} }, { "a/x": ['{"n":7.0}'] }], [{ a: {} }, { "a/x": ['{"n":7.0}'] }]), ""],
+    ["configs", promoted([{ a: {} }, { "a/x": ['{"n":1}'], "a/y": ["{}"] }], [{ a: {} }, { "a/x": ['{"n":2}'], "a/z": ["{}"] }]), 'delete_config prod.a z @7; put_config prod.a x {"n":1} @7; create_config prod.a y {}'],
+    ["what is not chosen", promoted([{ a: {} }, { "a/x": ['{"n":1}'], "a/y": ["{}"] }], [{ a: {} }, {}], false, ["a/x"]), "create_config prod.a y {}"],
+    ["a definition that is missing", promoted([{ a: {} }, { "a/x": ["{}"] }], [{}, {}]), " | prod.a / x: its definition is missing in the target"],
+    ["with definitions", promoted([{ a: { indexes: ["n"], unique: ["n"] } }, { "a/x": ["{}"] }], [{}, {}], true), "create_definition prod.a; create_config prod.a x {}; set_unique prod.a [n]"],
+    ["but for one", promoted([{ a: {} }, { "a/x": ["{}"] }], [{}, {}], true, ["a"]), " | prod.a / x: its definition is missing in the target"],
+    ["but for the one that marks it", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":1}'] }], [{ a: {} }, {}], true, ["a"]), " | prod.a / x: s is secret in the source, and not in the target"],
+    ["with the one that marks it", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":1}'] }], [{ a: {} }, {}], true), 'set_schema prod.a @5; create_config prod.a x {"s":1}'],
+    ["only in the target", promoted([{}, {}], [{ a: {} }, { "a/x": ["{}"] }], true), ""],
+    ["a schema with its configs", promoted([{ a: { schema: marks } }, { "a/x": ['{"n":1}'] }], [{ a: {} }, { "a/x": ["{}"] }], true), 'set_schema prod.a @5 force; put_config prod.a x {"n":1} @7; set_schema prod.a'],
+    ["a schema alone", promoted([{ a: { schema: marks } }, {}], [{ a: {} }, {}], true), "set_schema prod.a @5"],
+    ["fewer unique fields", promoted([{ a: { indexes: ["n"], unique: ["n"] } }, {}], [{ a: { indexes: ["m", "n"], unique: ["m", "n"] } }, {}], true), "set_unique prod.a [n]; set_indexes prod.a"],
+    ["a unique field without an index", promoted([{ a: { indexes: ["n"], unique: ["n"] } }, {}], [{ a: {} }, {}], true), "set_indexes prod.a @5 | prod.a: its new unique fields need an index first: promote it again when that is built"],
+    ["a secret value that is seen", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":1}'] }], [{ a: { schema: marks } }, { "a/x": ['{"s":2}'] }]), 'put_config prod.a x {"s":1} @7'],
+    ["to where it is not secret", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":1}'] }], [{ a: {} }, { "a/x": ['{"s":2}'] }]), " | prod.a / x: s is secret in the source, and not in the target"],
+    ["one that is not seen", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":null,"n":1}', "/s"] }], [{ a: { schema: marks } }, { "a/x": ['{"s":null}', "/s"] }]), `put_config prod.a x {"s":${keep},"n":1} @7 | prod.a / x keeps its own secret values at s`],
+    ["and nothing else differs", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":null}', "/s"] }], [{ a: { schema: marks } }, { "a/x": ['{"s":null}', "/s"] }]), ""],
+    ["and there is none", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":null}', "/s"] }], [{ a: { schema: marks } }, { "a/x": ["{}"] }]), " | prod.a / x: your key may not see its secret value at s, and the target has none there"],
+    ["in a list that is the same", promoted([{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"a","t":null},{"n":"b","t":null}],"m":1}', "/l/0/t", "/l/1/t"] }], [{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"a","t":null},{"n":"b","t":null}]}', "/l/0/t", "/l/1/t"] }]),
+      `put_config prod.a x {"l":[{"n":"a","t":${keep}},{"n":"b","t":${keep}}],"m":1} @7 | prod.a / x keeps its own secret values at l.0.t, l.1.t`],
+    ["in a list of another order", promoted([{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"b","t":null},{"n":"a","t":null}]}', "/l/0/t", "/l/1/t"] }], [{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"a","t":null},{"n":"b","t":null}]}', "/l/0/t", "/l/1/t"] }]), listed],
+    ["in a list with another element", promoted([{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"c","t":null}]}', "/l/0/t"] }], [{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"a","t":5}]}'] }]), listed],
+    ["in a list, where the key sees those of the target", promoted([{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"a","t":null}],"m":1}', "/l/0/t"] }], [{ a: { schema: lists } }, { "a/x": ['{"l":[{"n":"a","t":5}]}'] }]),
+      `put_config prod.a x {"l":[{"n":"a","t":${keep}}],"m":1} @7 | prod.a / x keeps its own secret values at l.0.t`],
+    ["of a new one", promoted([{ a: { schema: marks } }, { "a/x": ['{"s":null}', "/s"] }], [{ a: { schema: marks } }, {}]), " | prod.a / x: it is new, and your key may not see its secret value at s"],
+  ]) check(`promoted, ${what}: ${found}`, found === expected);
+  const said = (method, path, body, query) => command({ method, path: `/change_request/${path}`, query, body: body && JSON.stringify(body) });
+  check("commands of change requests", said("GET", "", undefined, [["phase", "open"], ["environment", "prod"]]) === "change list --phase open --env prod" && said("GET", "x", undefined, [["include", "preview"]]) === "change show x"
+    && said("POST", "x/approve", { digest: "d" }) === "change approve x --digest d" && said("POST", "x/apply", { digest: "d" }) === "change apply x --digest d --yes" && said("POST", "", { title: "t" }) === null);
 
   // Contents with random changes: what one side changed is taken, what both changed alike is no conflict.
   const content = (depth) => {

@@ -23,6 +23,7 @@ use super::{
     plan::{ApplyPlan, PlannedChange, UniqueFieldsStep},
     plan_file::SavedPlan,
     progress::Progress,
+    schedule::TimeArgs,
 };
 
 /// Maximum number of operations of a batch.
@@ -75,6 +76,8 @@ pub(super) struct ApplyArgs {
     files: FileArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// Validate all changes on the cluster and show them, without storing anything
     #[arg(long)]
     dry_run: bool,
@@ -120,7 +123,7 @@ pub(super) struct DiffArgs {
 impl PruneBounds {
     /// Refuses to delete more than was said: a directory that was left out or not checked out looks like configs that
     /// were removed.
-    fn check(&self, plan: &ApplyPlan) -> Result<(), Failure> {
+    pub(super) fn check(&self, plan: &ApplyPlan) -> Result<(), Failure> {
         let deletions = plan.changes.iter().filter(|change| change.after.is_none()).count();
         if deletions > self.max_deletes {
             return Err(Failure::Usage(format!(
@@ -153,31 +156,21 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         if !args.show_secrets {
             plan.hide_secrets();
         }
-        if args.way.title().is_some() {
+        if args.way.at(&args.when).is_proposal() {
             args.bounds.check(&plan)?;
-            return propose(&client, &plan, args).await;
+            if plan.changes.is_empty() {
+                return report(&plan, &format, None);
+            }
+            let batch = one_change_request(&plan)?;
+            return args.way.at(&args.when).propose(&client, batch, args.dry_run, &format).await.map(drop);
         }
         if args.dry_run {
-            try_all(&client, &plan).await?;
+            try_all(&client, &plan, &args.way).await?;
             report(&plan, &format, None)?;
             return args.bounds.check(&plan);
         }
         args.bounds.check(&plan)?;
-        let deleted: Vec<String> = plan
-            .changes
-            .iter()
-            .filter(|change| change.after.is_none())
-            .map(|change| name(&change.definition, &change.key))
-            .collect();
-        if !deleted.is_empty() {
-            // The confirmation prompt follows the list, so --quiet does not hide it.
-            let tell = |text: String| if args.yes { note(text) } else { say(text) };
-            deleted.iter().take(SHOWN_MAX).for_each(|name| tell(format!("will be deleted: {name}")));
-            if deleted.len() > SHOWN_MAX {
-                tell(format!("and {} more; --dry-run lists them all", deleted.len() - SHOWN_MAX));
-            }
-            confirm(&format!("{} will be deleted", counted(deleted.len() as u64, "config")), args.yes)?;
-        }
+        confirm_deletions(&plan, args.yes)?;
         let (plan, revisions) = execute(&client, plan, args.split, &args.way).await?;
         report(&plan, &format, Some(&revisions))
     })
@@ -198,7 +191,7 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
             }
             let format = args.node.format.or_table();
             let shown = if format.is_table() {
-                plan.changes.iter().try_for_each(|change| text(&change.diff()))
+                plan.changes.iter().try_for_each(|change| text(&change.diff("cluster", "file")))
             } else {
                 print_changes(&plan, &format, None)
             };
@@ -207,6 +200,22 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
         })
     };
     compare().map_err(|failure| failure.of_comparison(false))
+}
+
+/// Asks before configs are deleted.
+pub(super) fn confirm_deletions(plan: &ApplyPlan, is_confirmed: bool) -> Result<(), Failure> {
+    let deleted = plan.changes.iter().filter(|change| change.after.is_none());
+    let deleted: Vec<String> = deleted.map(|change| name(&change.definition, &change.key)).collect();
+    if deleted.is_empty() {
+        return Ok(());
+    }
+    // The confirmation prompt follows the list, so --quiet does not hide it.
+    let tell = |text: String| if is_confirmed { note(text) } else { say(text) };
+    deleted.iter().take(SHOWN_MAX).for_each(|name| tell(format!("will be deleted: {name}")));
+    if deleted.len() > SHOWN_MAX {
+        tell(format!("and {} more; --dry-run lists them all", deleted.len() - SHOWN_MAX));
+    }
+    confirm(&format!("{} will be deleted", counted(deleted.len() as u64, "config")), is_confirmed)
 }
 
 /// Reports what was done, with its revisions: `concord undo` takes them back. `None` if nothing was done.
@@ -232,8 +241,13 @@ fn report(plan: &ApplyPlan, format: &Format, revisions: Option<&[u64]>) -> Resul
     Ok(())
 }
 
-/// The changes as records.
+/// Prints the changes as records.
 fn print_changes(plan: &ApplyPlan, format: &Format, revisions: Option<&[u64]>) -> Result<(), Failure> {
+    print_done(format, &changes_json(plan, revisions), "name", "")
+}
+
+/// The changes as records.
+pub(super) fn changes_json(plan: &ApplyPlan, revisions: Option<&[u64]>) -> Value {
     let is_done = revisions.is_some();
     let record = |change: &PlannedChange| {
         json!({
@@ -246,7 +260,7 @@ fn print_changes(plan: &ApplyPlan, format: &Format, revisions: Option<&[u64]>) -
     if let Some(revisions) = revisions {
         meta["revisions"] = json!(revisions);
     }
-    print_done(format, &json!({ "results": results, "meta": meta }), "name", "")
+    json!({ "results": results, "meta": meta })
 }
 
 /// The operations of a plan in batches, in their order: one if all fit, otherwise several of whole changes.
@@ -272,9 +286,14 @@ fn batches(plan: &ApplyPlan, operations_max: usize) -> Vec<Vec<&Operation>> {
     batches
 }
 
+/// Whether the operations of a plan fit one batch.
+pub(super) fn is_one_batch(plan: &ApplyPlan) -> bool {
+    batches(plan, OPERATIONS_MAX).len() <= 1
+}
+
 /// Validates the batches without storing anything. Batches that depend on an earlier one can't be validated; a message
 /// says so.
-async fn try_all(client: &Client, plan: &ApplyPlan) -> Result<(), Failure> {
+pub(super) async fn try_all(client: &Client, plan: &ApplyPlan, way: &WayArgs) -> Result<(), Failure> {
     let batches = batches(plan, OPERATIONS_MAX);
     if batches.len() > 1 {
         note(format_args!(
@@ -294,19 +313,21 @@ async fn try_all(client: &Client, plan: &ApplyPlan) -> Result<(), Failure> {
         Progress::with_rest(batches.iter().map(Vec::len).sum(), "operations", "nothing was stored");
     for batch in batches.iter().take(tried) {
         let request = Request::batch(batch.iter().copied()).dry_run(true);
-        client.send(request).await.map_err(|error| explain(error, batch))?;
+        client.send(way.on(request)).await.map_err(|error| explain(error, batch))?;
         progress.add(batch.len());
     }
     Ok(())
 }
 
-/// Makes one change request of a plan.
-async fn propose(client: &Client, plan: &ApplyPlan, args: &ApplyArgs) -> Result<(), Failure> {
-    let format = args.node.format.or_table();
+/// The operations of a plan, for one change request.
+///
+/// # Errors
+/// When they are too many, or take two steps.
+pub(super) fn one_change_request(plan: &ApplyPlan) -> Result<Vec<Value>, Failure> {
     let mut batches = batches(plan, PROPOSED_MAX);
     if batches.len() > 1 {
         let text = format!(
-            "the changes exceed one change request ({PROPOSED_MAX} operations): apply fewer files at a time"
+            "the changes exceed one change request ({PROPOSED_MAX} operations): propose fewer records at a time"
         );
         return Err(Failure::Usage(text));
     }
@@ -314,8 +335,7 @@ async fn propose(client: &Client, plan: &ApplyPlan, args: &ApplyArgs) -> Result<
         let text = "unique fields that need a new index take two steps: propose the index first, and the rest when it is built";
         return Err(Failure::Usage(text.into()));
     }
-    let Some(batch) = batches.pop() else { return report(plan, &format, None) };
-    args.way.propose(client, operations(batch)?, args.dry_run, &format).await.map(drop)
+    operations(batches.pop().unwrap_or_default())
 }
 
 /// Applies a plan. Returns it with the revisions of its batches.
@@ -408,7 +428,8 @@ pub(super) fn with_names(error: Error, name_of: impl Fn(usize) -> Option<String>
         let is_operation = item.loc.first().is_some_and(|first| first == "operations");
         if let Some(name) = place.filter(|_| is_operation).and_then(&name_of) {
             let rest = Item { loc: item.loc.split_off(2), ..item.clone() };
-            *item = Item { msg: format!("{name} {rest}"), loc: Vec::new(), ..item.clone() };
+            let between = if rest.loc.is_empty() { ": " } else { " " };
+            *item = Item { msg: format!("{name}{between}{rest}"), loc: Vec::new(), ..item.clone() };
         }
     }
     Error::Refused(refusal).into()

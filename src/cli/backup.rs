@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{
     connection::{ConsistencyLevel, Failure, FreshnessArgs, NodeArgs, run_with_client},
-    output::{Columns, OutputArgs, print_columns},
+    output::{Columns, OutputArgs, print_columns, say},
     point::{PointArgs, point_json},
     progress::Progress,
 };
@@ -64,6 +64,8 @@ const RESTORE_COLUMNS: Columns = Columns {
         ("DIGEST", "/digest"),
         ("KEYS", "/access_keys"),
         ("ENVIRONMENTS", "/environments"),
+        ("HELD", "/held_changes"),
+        ("HELD REVERTS", "/held_reverts"),
         ("REQUESTS", "/requests"),
         ("CLUSTER", "/cluster_id"),
     ],
@@ -167,7 +169,13 @@ pub(super) fn back_up(args: &BackupArgs) -> Result<(), Failure> {
     let opening = args.opening.read()?;
     run_with_client(&args.node, async |client| {
         let request = FreshnessArgs::of(args.consistency).on(Request::get(ROUTE));
-        let shown = fetch(&client, request, &args.out, envelope.as_ref(), opening).await?;
+        let fetched = fetch(&client, request, &args.out, envelope.as_ref(), opening).await;
+        let is_local = matches!(args.consistency, Some(ConsistencyLevel::Local));
+        let shown = fetched.inspect_err(|failure| {
+            if !is_local && failure.is_unavailable() {
+                say("without a majority, --consistency local backs up what the receiving node has applied");
+            }
+        })?;
         print_columns(&args.node.format.or_json(), &shown, &COLUMNS)
     })
 }
@@ -189,6 +197,8 @@ pub(super) fn restore(args: RestoreArgs) -> Result<(), Failure> {
     }
     let restoration = args.point.read(&input, data_key_file)?;
     let mut restored = summary_json(restoration.summary());
+    let held = restoration.held();
+    (restored["held_changes"], restored["held_reverts"]) = (held.open.into(), held.reverts.into());
     if let Some(reached) = restoration.reached() {
         restored["as_of"] = point_json(reached);
     }

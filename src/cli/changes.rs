@@ -3,23 +3,28 @@
 //! The table is for people, as the lines of `config watch` are, so secret values are hidden in it. All other formats print
 //! the events of the API, with what the access key may see.
 //!
-//! **Invariants:** if there are older changes than those printed, a note says so. The name of an access key stands for its
-//! id only where the key in use may list the names.
+//! **Invariants:** if there are older changes than those printed, a note says so. An author whom nobody knows is an error,
+//! and no empty list.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use clap::Args;
 use concord_client::{Client, Error, Request};
-use concord_model::time::Timestamp;
+use concord_model::{
+    access_key::KeyId,
+    system::environment::{DEFAULT_ENVIRONMENT, environment_name},
+    time::Timestamp,
+};
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
+    change_shown::author,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::texts,
     env::parse_duration,
-    follow::{WatchMasks, id, what},
-    output::{Table, cell, note},
+    follow::{WatchMasks, id, reason_of, what},
+    output::{Table, cell, note, printable},
     redacted::Redactions,
 };
 
@@ -31,12 +36,12 @@ const LIMIT: usize = 50;
 const LIMIT_SINCE: usize = 10_000;
 /// Characters of the description of a revision.
 const SHOWN_MAX: usize = 120;
+/// Most revisions of a page of the latest changes.
+const LATEST_MAX: usize = 1000;
 /// Access keys of a page.
 const PAGE_KEYS: usize = 1000;
-/// The author of changes with the root key.
-const ROOT: &str = "root";
-/// The environment of definitions without one of their own.
-const DEFAULT: &str = "default";
+/// Pages that are searched for changes of `default`: it may have few among many others.
+const PAGES_OF_DEFAULT: usize = 100;
 
 #[derive(Debug, Args)]
 #[command(
@@ -49,17 +54,13 @@ pub(super) struct ChangesArgs {
     #[command(flatten)]
     tries: TryArgs,
     /// The key of the definition, or `PREFIX*` [default: everything that the access key may read]
-    #[arg(conflicts_with = "environment")]
     definition: Option<String>,
     /// The key of one config
     key: Option<String>,
-    /// Only the definitions of this environment
-    #[arg(long = "env", value_name = "NAME")]
-    environment: Option<String>,
     /// Only changes from this time on (RFC 3339), or in the last `90m`, `1h` or `2d`
     #[arg(long, value_name = "TIME|DURATION", value_parser = parse_since)]
     since: Option<Timestamp>,
-    /// Only changes with the access key of this name or id
+    /// Only changes of this author: the name or the id of an access key, or its person
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
     /// Only changes before this revision
@@ -84,29 +85,26 @@ fn parse_since(text: &str) -> Result<Timestamp, String> {
 }
 
 impl ChangesArgs {
+    /// Whether it lists the changes of `default`, whose definitions have no common prefix.
+    fn is_of_default(&self) -> bool {
+        self.definition.is_none() && self.node.environment() == Some(DEFAULT_ENVIRONMENT)
+    }
+
     /// The request of a page.
-    fn request(&self, page: &ChangesPage, by: Option<&str>) -> Result<Request, Failure> {
-        let count = page.room.min(PAGE_REVISIONS);
+    fn request(&self, page: &ChangesPage) -> Request {
+        let count = if self.is_of_default() { PAGE_REVISIONS } else { page.room.min(PAGE_REVISIONS) };
         let mut request = Request::get("/api/v1/changes").query("latest", count).query("prev", true);
-        if let Some(name) = &self.environment {
-            if name == DEFAULT {
-                let text =
-                    "the definitions of `default` have no common prefix: name a definition, or PREFIX*";
-                return Err(Failure::Usage(text.into()));
-            }
-            request = request.query("definition", format_args!("{name}.*"));
-        }
         let texts = [
             ("definition", self.definition.clone()),
             ("config_key", self.key.clone()),
             ("since", self.since.map(|since| since.to_string())),
-            ("by", by.map(str::to_owned)),
+            ("by", self.by.clone()),
             ("before", page.before.map(|before| before.to_string())),
         ];
         for (name, text) in texts {
             request = text.iter().fold(request, |request, text| request.query(name, text));
         }
-        Ok(request)
+        request
     }
 }
 
@@ -122,26 +120,33 @@ struct ChangesPage {
 pub(super) fn run(args: &ChangesArgs) -> Result<(), Failure> {
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.tries, async |client| {
-        let mut names = KeyNames::default();
-        let by = match &args.by {
-            Some(by) => Some(names.id_of(&client, by).await?),
-            None => None,
-        };
         let limit = args.limit.unwrap_or(if args.since.is_some() { LIMIT_SINCE } else { LIMIT });
         let mut page = ChangesPage { room: limit, before: args.before };
-        let (mut events, mut oldest) = (Vec::new(), Value::Null);
-        while page.room > 0 {
-            let mut data = client.send(args.request(&page, by.as_deref())?).await?.data()?;
-            let Value::Array(found) = data["events"].take() else {
+        let others = if args.is_of_default() { Some(other_environments(&client).await?) } else { None };
+        let (mut events, mut oldest, mut pages) = (Vec::new(), Value::Null, 0);
+        while page.room > 0 && (others.is_none() || pages < PAGES_OF_DEFAULT) {
+            pages += 1;
+            let mut data = client.send(args.request(&page)).await?.data()?;
+            let Value::Array(mut found) = data["events"].take() else {
                 return Err(Error::Protocol("the response has no list of changes".into()).into());
             };
+            if let Some(others) = &others {
+                found.retain_mut(|event| keep_default(event, others));
+            }
+            page.before = data["next_before"].as_u64();
+            if found.len() > page.room {
+                found.truncate(page.room);
+                page.before = found.last().and_then(|last| last["revision"].as_u64());
+            }
             page.room = page.room.saturating_sub(found.len());
             events.extend(found);
-            page.before = data["next_before"].as_u64();
             oldest = data["floor"].take();
             if page.before.is_none() {
                 break;
             }
+        }
+        if let Some(by) = args.by.as_deref().filter(|_| events.is_empty()) {
+            expect_known(&client, by).await?;
         }
         let mut table = Table::new("revision", &["REVISION", "TIME", "BY", "CHANGE", "REASON"], &[]);
         let mut redactions = Redactions::default();
@@ -151,13 +156,12 @@ pub(super) fn run(args: &ChangesArgs) -> Result<(), Failure> {
                 if let Some(masks) = &mut masks {
                     masks.hide(&client, event).await;
                 }
-                let by = names.of(&client, &cell(&event["by"])).await?;
                 table.row(&[
                     event["revision"].to_string(),
                     cell(&event["at"]),
-                    by,
+                    by(event),
                     described(event),
-                    cell(&event["reason"]),
+                    reason_of(event).unwrap_or_default(),
                 ]);
             }
         } else {
@@ -172,6 +176,23 @@ pub(super) fn run(args: &ChangesArgs) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// The environments other than `default`. Each definition that the access key may read shows it its environment.
+async fn other_environments(client: &Client) -> Result<BTreeSet<String>, Failure> {
+    let data = client.send(Request::get("/api/v1/environment/")).await?.data()?;
+    let names = data["results"].as_array().into_iter().flatten().map(|one| cell(&one["environment"]));
+    Ok(names.filter(|name| name != DEFAULT_ENVIRONMENT).collect())
+}
+
+/// Leaves those changes of a revision whose definitions belong to no other environment. False if there are none.
+fn keep_default(event: &mut Value, others: &BTreeSet<String>) -> bool {
+    let Some(changes) = event["changes"].as_array_mut() else { return false };
+    changes.retain(|change| {
+        let definition = cell(&change["config_definition_key"]);
+        environment_name(&definition).is_none_or(|name| !others.contains(name))
+    });
+    !changes.is_empty()
 }
 
 /// The first change of a revision, and how many more there are.
@@ -203,55 +224,67 @@ fn add_redactions(redactions: &mut Redactions, pointer: &str, event: &Value) {
     }
 }
 
-/// The names of access keys, read when the first is needed.
-#[derive(Debug, Default)]
-struct KeyNames(Option<BTreeMap<String, String>>);
-
-impl KeyNames {
-    /// Names by ids; none if the key in use may not list them.
-    async fn all(&mut self, client: &Client) -> Result<&BTreeMap<String, String>, Failure> {
-        if self.0.is_none() {
-            let first = Request::get("/api/v1/api_key/").query("limit", PAGE_KEYS);
-            let found = match client.pages(first).all().await {
-                Err(Error::Refused(refusal)) if refusal.status == StatusCode::FORBIDDEN => Vec::new(),
-                found => found?,
-            };
-            let name = |key: &Value| (cell(&key["key_id"]), cell(&key["name"]));
-            self.0 = Some(found.iter().map(name).collect());
-        }
-        Ok(self.0.get_or_insert_default())
+/// Fails if nobody is called so: no change that the access key may see is by them, whatever its time and place.
+async fn expect_known(client: &Client, by: &str) -> Result<(), Failure> {
+    let any = Request::get("/api/v1/changes").query("latest", 1).query("by", by);
+    let data = client.in_environment(None)?.send(any).await?.data()?;
+    // A long history is not searched to its end for it. The changes of a key may be compacted, or it has made none yet.
+    let is_unseen = data["events"].as_array().is_some_and(Vec::is_empty) && data["next_before"].is_null();
+    if is_unseen && KeyId::parse(by).is_none() && !is_listed(client, by).await? {
+        return Err(Failure::Missing(format!(
+            "`{by}` has made no change that this access key may see: it is no id, name or person of a key that has. \
+             `concord whoami` shows the permissions; with `propose`, `write`, `approve` or `bypass` you see names"
+        )));
     }
+    Ok(())
+}
 
-    /// The name of a key, or its id.
-    async fn of(&mut self, client: &Client, id: &str) -> Result<String, Failure> {
-        if id == ROOT {
-            return Ok(id.into());
-        }
-        Ok(self.all(client).await?.get(id).cloned().unwrap_or_else(|| id.into()))
-    }
+/// Whether an access key that may list keys finds one with this name or person.
+async fn is_listed(client: &Client, by: &str) -> Result<bool, Failure> {
+    let first = Request::get("/api/v1/api_key/").query("limit", PAGE_KEYS);
+    let found = match client.pages(first).all().await {
+        Err(Error::Refused(refusal)) if refusal.status == StatusCode::FORBIDDEN => return Ok(false),
+        found => found?,
+    };
+    Ok(found.iter().any(|key| key["name"] == by || key["person"]["label"] == by))
+}
 
-    /// The id of the key with a name. What is the name of no key is taken as an id: it may be that of a revoked key.
-    async fn id_of(&mut self, client: &Client, text: &str) -> Result<String, Failure> {
-        if text == ROOT {
-            return Ok(text.into());
-        }
-        let all = self.all(client).await?;
-        let ids: Vec<&String> = all.iter().filter(|(_, name)| *name == text).map(|(id, _)| id).collect();
-        match ids.as_slice() {
-            [] if all.contains_key(text) => Ok(text.into()),
-            [] => {
-                note(format_args!(
-                    "no access key that can be listed has the name `{text}`: it is taken as an id"
-                ));
-                Ok(text.into())
-            }
-            [one] => Ok((*one).clone()),
-            several => {
-                let ids = several.iter().map(|id| id.as_str()).collect::<Vec<_>>().join(", ");
-                Err(Failure::Usage(format!("several access keys have the name `{text}`: pass one of {ids}")))
-            }
-        }
+/// The changes of a revision, with the previous values of configs. `None` if they are compacted. They come from the list
+/// of the latest changes: a watch ends at the undo of a deletion.
+pub(super) async fn at_revision(client: &Client, revision: u64) -> Result<Option<Value>, Failure> {
+    let request = Request::get("/api/v1/changes")
+        .query("latest", 1)
+        .query("before", revision.saturating_add(1))
+        .query("prev", true);
+    let mut data = client.send(request).await?.data()?;
+    if data["floor"].as_u64().is_some_and(|compacted| revision <= compacted) {
+        return Ok(None);
     }
+    let event = data.pointer_mut("/events/0").filter(|event| event["revision"] == revision);
+    Ok(Some(event.map_or_else(|| json!({ "changes": [] }), Value::take)))
+}
+
+/// Who has changed a record last, and why, to be put after what happened to it; `except` is not looked at. Nothing rests on it,
+/// so that it can't be read is said and no failure.
+pub(super) async fn by_whom(client: &Client, definition: &str, key: Option<&str>, except: &[u64]) -> String {
+    let latest = (except.len() + 1).min(LATEST_MAX);
+    let request = Request::get("/api/v1/changes").query("latest", latest).query("definition", definition);
+    let request = key.into_iter().fold(request, |request, key| request.query("config_key", key));
+    let found = client.send(request).await.and_then(|answer| answer.data());
+    let is_other = |event: &&Value| event["revision"].as_u64().is_none_or(|at| !except.contains(&at));
+    match found.as_ref().map(|data| data["events"].as_array().into_iter().flatten().find(is_other)) {
+        Ok(None) => "; by whom is no longer known".into(),
+        Ok(Some(event)) => {
+            let why = reason_of(event).map(|reason| format!(": {}", printable(&reason))).unwrap_or_default();
+            format!(" by {} at revision {}{why}", by(event), event["revision"])
+        }
+        Err(error) => format!("; by whom can't be read: {}", printable(&error.to_string())),
+    }
+}
+
+/// Who has made a change, as far as the access key may know it.
+pub(super) fn by(change: &Value) -> String {
+    author(&change["by"], &change["by_name"], &change["by_person"])
 }
 
 #[cfg(test)]
@@ -271,6 +304,28 @@ mod tests {
         );
         let long = described(&json!({"changes": [change(&"é".repeat(200))]}));
         assert!(long.chars().count() == SHOWN_MAX + 1 && long.ends_with('…'), "{long}");
+    }
+
+    #[test]
+    fn the_changes_of_default_are_those_of_no_other_environment() {
+        let others = BTreeSet::from(["prod".to_owned()]);
+        let kept = |keys: &[&str]| {
+            let changes = keys.iter().map(|key| json!({ "config_definition_key": key })).collect::<Vec<_>>();
+            let mut event = json!({ "changes": changes });
+            let has_any = keep_default(&mut event, &others);
+            assert_eq!(has_any, !event["changes"].as_array().unwrap().is_empty());
+            event["changes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|one| cell(&one["config_definition_key"]))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            kept(&["prod.a", "a", "dev.a", "product.a", "prod", "default.a"]),
+            ["a", "dev.a", "product.a", "prod", "default.a"]
+        );
+        assert_eq!(kept(&["prod.a"]), Vec::<String>::new());
     }
 
     #[test]

@@ -7,9 +7,11 @@ use concord_client::{Client, Request};
 use serde_json::{Value, json};
 
 use super::{
+    changes::by,
     config::ConfigTarget,
     connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
     current::{self, config_path, definition_path},
+    follow::reason_of,
     manifest::config_json,
     output::{Columns, Format, Table, cell, line, text},
     redacted::Redactions,
@@ -355,12 +357,17 @@ pub(super) async fn print_history(
             ("REVISION", "/revision"),
             ("OPERATION", "/operation"),
             ("AT", "/at"),
-            ("BY", "/by"),
-            ("REASON", "/reason"),
+            ("BY", "/by_shown"),
+            ("REASON", "/reason_shown"),
         ],
         wide: &[("DATA", "/data")],
     };
-    let (results, _, redactions) = listed(client, first, limit).await?;
+    let (mut results, _, redactions) = listed(client, first, limit).await?;
+    if format.is_table() {
+        for change in &mut results {
+            (change["by_shown"], change["reason_shown"]) = (by(change).into(), reason_of(change).into());
+        }
+    }
     let data = json!({ "results": results });
     redactions.print_columns(format, &data, &COLUMNS)
 }

@@ -17,6 +17,7 @@ use super::{
     interrupt::{self, Doing},
     output::{confirm, print_done},
     redacted::Redactions,
+    schedule::TimeArgs,
 };
 
 /// Data on the command line or in a file.
@@ -52,6 +53,8 @@ pub(super) struct ConfigCreateArgs {
     data: DataArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// Validate and show the result, without storing anything
     #[arg(long)]
     dry_run: bool,
@@ -65,6 +68,8 @@ pub(super) struct PutArgs {
     data: DataArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
@@ -96,6 +101,8 @@ pub(super) struct PatchArgs {
     data: DataArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// The type of the patch [default: `json` for a list, `merge` for an object]
     #[arg(long = "type", value_name = "TYPE")]
     form: Option<PatchType>,
@@ -113,6 +120,8 @@ pub(super) struct ConfigDeleteArgs {
     target: ConfigTarget,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// Fail unless the config has this revision
     #[arg(long, value_name = "REVISION")]
     if_match: Option<u64>,
@@ -130,6 +139,8 @@ pub(super) struct RollbackArgs {
     target: ConfigTarget,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// The revision to restore
     #[arg(long, value_name = "REVISION")]
     to: u64,
@@ -162,6 +173,7 @@ pub(super) struct ValidateArgs {
 struct ConfigWrite<'a> {
     target: &'a ConfigTarget,
     way: &'a WayArgs,
+    when: &'a TimeArgs,
     /// The write as an operation of a change request.
     operation: Operation,
     /// What is said of the config when it is done.
@@ -172,10 +184,10 @@ struct ConfigWrite<'a> {
 impl ConfigWrite<'_> {
     /// Sends it as a request of its own, or as a change request, and reports the result.
     fn send(self, request: Request) -> Result<(), Failure> {
-        let Self { target, way, operation, done, is_dry_run } = self;
+        let Self { target, way, when, operation, done, is_dry_run } = self;
         with_cluster(&target.node, &way.tries(&target.tries), async |client| {
             let format = target.node.format.or_table();
-            if way.propose(&client, operations([&operation])?, is_dry_run, &format).await? {
+            if way.at(when).propose(&client, operations([&operation])?, is_dry_run, &format).await? {
                 return Ok(());
             }
             if !is_dry_run {
@@ -203,7 +215,9 @@ impl ConfigTarget {
     /// Reports the result of a write: as a sentence, or as a record.
     fn print(&self, done: &str, is_dry_run: bool, answer: &Answer) -> Result<(), Failure> {
         let Self { definition, key, .. } = self;
-        let revision = answer.revision();
+        // A deletion leaves no record.
+        let deletion = answer.header("x-concord-write-revision").and_then(|text| text.parse().ok());
+        let revision = answer.revision().or(deletion);
         let text = match (is_dry_run, revision) {
             (true, _) => format!("config {definition}/{key} would be {done}"),
             (false, Some(revision)) => format!("config {definition}/{key} {done}  revision {revision}"),
@@ -222,8 +236,8 @@ impl ConfigTarget {
 pub(super) fn create(args: &ConfigCreateArgs) -> Result<(), Failure> {
     let operation = args.target.create(args.data.read()?);
     let request = Request::operation(&operation);
-    let ConfigCreateArgs { target, way, dry_run, .. } = args;
-    ConfigWrite { target, way, operation, done: "created", is_dry_run: *dry_run }.send(request)
+    let ConfigCreateArgs { target, way, when, dry_run, .. } = args;
+    ConfigWrite { target, way, when, operation, done: "created", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config put`.
@@ -236,8 +250,8 @@ pub(super) fn put(args: &PutArgs) -> Result<(), Failure> {
     };
     let operation = args.target.put(data, mode);
     let request = Request::operation(&operation);
-    let PutArgs { target, way, dry_run, .. } = args;
-    ConfigWrite { target, way, operation, done: "put", is_dry_run: *dry_run }.send(request)
+    let PutArgs { target, way, when, dry_run, .. } = args;
+    ConfigWrite { target, way, when, operation, done: "put", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config patch`.
@@ -251,27 +265,27 @@ pub(super) fn patch(args: &PatchArgs) -> Result<(), Failure> {
     let path = config_path(&args.target.definition, &args.target.key);
     let request = Request::new(Method::PATCH, path).body(content_type, patch.to_string());
     let request = args.if_match.into_iter().fold(request, Request::if_match);
-    let PatchArgs { target, way, dry_run, .. } = args;
+    let PatchArgs { target, way, when, dry_run, .. } = args;
     let operation = Operation::PatchConfig {
         definition: target.definition.clone(),
         key: target.key.clone(),
         patch,
         if_match: args.if_match.map(IfMatch::Revision),
     };
-    ConfigWrite { target, way, operation, done: "changed", is_dry_run: *dry_run }.send(request)
+    ConfigWrite { target, way, when, operation, done: "changed", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config delete`.
 pub(super) fn delete(args: &ConfigDeleteArgs) -> Result<(), Failure> {
     let ConfigTarget { definition, key, .. } = &args.target;
-    let is_asked = !args.yes && !args.dry_run && args.way.title().is_none();
+    let is_asked = !args.yes && !args.dry_run && !args.way.at(&args.when).is_proposal();
     confirm(&format!("config {definition}/{key} will be deleted"), !is_asked)?;
     let (definition, key) = (definition.clone(), key.clone());
     let if_match = args.if_match.map(IfMatch::Revision);
     let operation = Operation::DeleteConfig { definition, key, if_match };
     let request = Request::operation(&operation);
-    let ConfigDeleteArgs { target, way, dry_run, .. } = args;
-    ConfigWrite { target, way, operation, done: "deleted", is_dry_run: *dry_run }.send(request)
+    let ConfigDeleteArgs { target, way, when, dry_run, .. } = args;
+    ConfigWrite { target, way, when, operation, done: "deleted", is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config rollback`.
@@ -285,8 +299,8 @@ pub(super) fn rollback(args: &RollbackArgs) -> Result<(), Failure> {
     };
     let done = format!("rolled back to {}", args.to);
     let request = Request::operation(&operation);
-    let RollbackArgs { target, way, dry_run, .. } = args;
-    ConfigWrite { target, way, operation, done: &done, is_dry_run: *dry_run }.send(request)
+    let RollbackArgs { target, way, when, dry_run, .. } = args;
+    ConfigWrite { target, way, when, operation, done: &done, is_dry_run: *dry_run }.send(request)
 }
 
 /// Runs `config validate`.

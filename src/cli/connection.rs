@@ -7,6 +7,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use concord_client::{Client, Options, Request, Retry, Tls, shown_url};
+use concord_model::system::environment::{DEFAULT_ENVIRONMENT, EnvironmentName};
 use http::Method;
 use serde_json::Value;
 
@@ -52,9 +53,14 @@ pub(super) struct NodeArgs {
     /// Print data, errors and warnings only, no summaries and no progress
     #[arg(short, long)]
     quiet: bool,
-    /// Print each request as a curl command, without the access key
+    /// Print each request as a curl command, without the access key and the data
     #[arg(short, long)]
     verbose: bool,
+    /// Put the name of this environment, with a dot, before each definition key: `limits` is `prod.limits`. Output has
+    /// the keys without it. `default` has no prefix. Names of environments, grants of access keys and change requests
+    /// that are read have whole keys
+    #[arg(long, env = "CONCORD_ENVIRONMENT", value_name = "NAME")]
+    env: Option<String>,
     /// Request id for the logs and the audit log [default: a new one for each request]
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -182,6 +188,22 @@ impl NodeArgs {
         Ok(self.options_with(tries, self.context()?, String::new()))
     }
 
+    /// The environment that was given.
+    pub(super) fn environment(&self) -> Option<&str> {
+        self.env.as_deref()
+    }
+
+    /// What stands before definition keys: for what comes from a file, and not from a client.
+    pub(super) fn definition_prefix(&self) -> Result<String, Failure> {
+        match self.environment() {
+            None | Some(DEFAULT_ENVIRONMENT) => Ok(String::new()),
+            Some(name) => {
+                let name = EnvironmentName::parse(name);
+                Ok(format!("{}.", name.map_err(|error| Failure::Usage(format!("--env: {error}")))?))
+            }
+        }
+    }
+
     fn has_key(&self) -> bool {
         let has_text = self.key.api_key.as_ref().is_some_and(|key| !key.expose().is_empty());
         has_text || self.key.api_key_file.as_ref().is_some_and(|path| !path.as_os_str().is_empty())
@@ -214,6 +236,7 @@ impl NodeArgs {
             warn: Some(warn),
             reason: tries.reason.clone(),
             request_id: self.request_id.clone(),
+            environment: self.environment().map(str::to_owned),
         }
     }
 

@@ -87,7 +87,27 @@ pub(super) async fn config(
     definition: &str,
     key: &str,
 ) -> Result<Option<Versioned<Value>>, Failure> {
-    let answer = match client.send(Request::get(config_path(definition, key))).await {
+    config_of(client, definition, key, Request::get(config_path(definition, key))).await
+}
+
+/// A config as it was at a revision; `None` if it did not exist.
+pub(super) async fn config_at(
+    client: &Client,
+    definition: &str,
+    key: &str,
+    revision: u64,
+) -> Result<Option<Versioned<Value>>, Failure> {
+    let request = Request::get(config_path(definition, key)).query("revision", revision);
+    config_of(client, definition, key, request).await
+}
+
+async fn config_of(
+    client: &Client,
+    definition: &str,
+    key: &str,
+    request: Request,
+) -> Result<Option<Versioned<Value>>, Failure> {
+    let answer = match client.send(request).await {
         Err(error) if error.is_not_found() => return Ok(None),
         answer => answer?,
     };
@@ -147,7 +167,8 @@ pub(super) async fn configs(
     Ok(revision)
 }
 
-fn of_state(config: &Value) -> Result<(String, String, Versioned<Value>), Failure> {
+/// A config of the initial state of a watch, with the key of its definition and its own.
+pub(super) fn of_state(config: &Value) -> Result<(String, String, Versioned<Value>), Failure> {
     let text = |name: &str| config[name].as_str().map(str::to_owned);
     let (Some(definition), Some(key), Some(revision)) =
         (text("config_definition_key"), text("config_key"), config["revision"].as_u64())

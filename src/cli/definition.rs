@@ -19,6 +19,7 @@ use super::{
     manifest::{self, FileArgs, ManifestDefinition, Manifests},
     output::{Columns, Format, Table, cell, confirm, counted, note, print_columns, print_done, print_value},
     reindex::{self, ReindexArgs},
+    schedule::TimeArgs,
 };
 
 const LIST: &str = "/api/v1/config_definition/";
@@ -78,6 +79,8 @@ pub(super) struct DefinitionCreateArgs {
     tries: TryArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// The key of the definition; not with -f
     #[arg(required_unless_present = "files")]
     key: Option<String>,
@@ -131,6 +134,8 @@ pub(super) struct DefinitionDeleteArgs {
     tries: TryArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// The key of the definition
     key: String,
     /// Fail if the definition has configs
@@ -176,6 +181,8 @@ pub(super) struct DefinitionProtectArgs {
     tries: TryArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// The key of the definition
     key: String,
     /// End the protection, so that the definition can be deleted
@@ -334,7 +341,7 @@ fn create(args: &DefinitionCreateArgs) -> Result<(), Failure> {
     with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
         let format = args.node.format.or_table();
         let proposed = change::operations(&operations)?;
-        if args.way.propose(&client, proposed, args.dry_run, &format).await? {
+        if args.way.at(&args.when).propose(&client, proposed, args.dry_run, &format).await? {
             return Ok(());
         }
         let (mut texts, mut created) = (Vec::new(), Vec::new());
@@ -462,11 +469,12 @@ fn delete(args: &DefinitionDeleteArgs) -> Result<(), Failure> {
             if_match: args.if_match.map(IfMatch::Revision),
         };
         let format = args.node.format.or_table();
-        if args.way.title().is_some() && args.purge {
-            let text = "--propose can't be combined with --purge: a change request keeps what it deletes";
+        let way = args.way.at(&args.when);
+        if way.is_proposal() && args.purge {
+            let text = "a change request can't be combined with --purge: it keeps what it deletes";
             return Err(Failure::Usage(text.into()));
         }
-        if args.way.propose(&client, change::operations([&operation])?, args.dry_run, &format).await? {
+        if way.propose(&client, change::operations([&operation])?, args.dry_run, &format).await? {
             return Ok(());
         }
         let list = Request::get(format!("{path}/config/")).query("limit", 1);
@@ -512,7 +520,8 @@ fn protect(args: &DefinitionProtectArgs) -> Result<(), Failure> {
             if_match: args.if_match.map(IfMatch::Revision),
         };
         let format = args.node.format.or_table();
-        if args.way.propose(&client, change::operations([&operation])?, false, &format).await? {
+        if args.way.at(&args.when).propose(&client, change::operations([&operation])?, false, &format).await?
+        {
             return Ok(());
         }
         interrupt::now(Doing::Writing);

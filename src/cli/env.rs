@@ -8,8 +8,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
-use concord_client::{Answer, Client, Error, Request, segment};
-use concord_model::time::Timestamp;
+use concord_client::{Client, Error, Request, segment};
+use concord_model::{system::environment::DEFAULT_ENVIRONMENT, time::Timestamp};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -17,19 +17,24 @@ use super::{
     change::WayArgs,
     connection::{Failure, NodeArgs, TryArgs, run_with_client, with_cluster},
     definition::one_value,
+    env_diff::{self, EnvDiffArgs},
     interrupt::{self, Doing},
     output::{Columns, Format, cell, confirm, print_columns, print_done},
 };
 
 const COLUMNS: Columns = Columns {
     name: "environment",
-    narrow: &[("ENVIRONMENT", "/environment"), ("FROZEN UNTIL", "/frozen_until"), ("FREEZES", "/freeze")],
-    wide: &[("DIRECT", "/direct"), ("APPROVALS", "/approvals"), ("MODIFIED", "/modified_at")],
+    narrow: &[
+        ("ENVIRONMENT", "/environment"),
+        ("DIRECT WRITES", "/direct_shown"),
+        ("APPROVALS", "/approvals"),
+        ("FROZEN UNTIL", "/frozen_until"),
+        ("FREEZES", "/freeze"),
+    ],
+    wide: &[("MODIFIED", "/modified_at")],
 };
 
 const ENVIRONMENTS: &str = "/api/v1/environment/";
-/// The environment of definitions without one of their own.
-const DEFAULT: &str = "default";
 /// How often an environment is read again because another client has replaced it.
 const READS_MAX: usize = 8;
 
@@ -49,6 +54,8 @@ pub(super) enum EnvCommand {
     },
     /// Create an environment, or replace its freezes by those of a file
     Set(EnvSetArgs),
+    /// Compare the definitions and configs of two environments; exits 1 if there is a difference
+    Diff(EnvDiffArgs),
     /// Delete an environment: its freezes end, and its definitions belong to `default` then
     #[command(visible_alias = "delete")]
     Rm {
@@ -69,7 +76,7 @@ pub(super) enum EnvCommand {
 #[derive(Debug, Args)]
 #[command(
     after_help = "The environment `prod` has the definitions whose keys begin with `prod.`; `default` has those of no other \
-                  environment."
+                  environment.\n\nThe name is that of the environment, whatever `--env` is."
 )]
 pub(super) struct EnvSetArgs {
     #[command(flatten)]
@@ -94,14 +101,18 @@ pub(super) struct EnvSetArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: concord freeze prod --for 1h --reason 'incident 4711'\n\nWhile an environment is frozen, every \
-                  change of its definitions and configs is rejected, whatever the access key may do."
+                  change of its definitions and configs is rejected, whatever the access key may do.\n\nIn a restricted \
+                  environment, a freeze that begins within 24 hours and lasts at most 24 is added at once; others are \
+                  proposed."
 )]
 pub(super) struct FreezeArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The environment [default: `default`, the definitions without an environment of their own]
+    #[command(flatten)]
+    way: WayArgs,
+    /// The environment [default: that of `--env`, or else `default`, the definitions without an environment of their own]
     environment: Option<String>,
     /// For how long, as in `90m`, `1h` or `2d`
     #[arg(long = "for", value_parser = parse_duration, value_name = "DURATION", required_unless_present = "until")]
@@ -122,14 +133,14 @@ pub(super) struct UnfreezeArgs {
     tries: TryArgs,
     #[command(flatten)]
     way: WayArgs,
-    /// The environment
-    environment: String,
+    /// The environment [default: that of `--env`]
+    environment: Option<String>,
     /// End the freezes that have not begun, too
     #[arg(long)]
     all: bool,
 }
 
-fn parse_time(text: &str) -> Result<Timestamp, String> {
+pub(super) fn parse_time(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse(text).ok_or_else(|| "expected a time such as 2026-12-24T18:00:00Z".into())
 }
 
@@ -159,6 +170,7 @@ pub(super) fn run(command: EnvCommand) -> Result<(), Failure> {
             show(&node.format.or_json(), data)
         }),
         EnvCommand::Set(args) => set(&args),
+        EnvCommand::Diff(args) => env_diff::run(&args),
         EnvCommand::Rm { node, tries, way, name, yes } => {
             with_cluster(&node, &way.tries(&tries), async |client| {
                 let operation = json!({ "op": "delete_environment", "environment": name });
@@ -199,32 +211,21 @@ fn set(args: &EnvSetArgs) -> Result<(), Failure> {
         }
         wanted
     };
+    let format = args.node.format.or_table();
     with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
-        if args.way.title().is_some() {
-            let found = match client.send(Request::get(path_of(&args.name))).await {
-                Ok(found) => found.data()?,
-                Err(error) if error.is_not_found() => Value::Null,
-                Err(error) => return Err(error.into()),
-            };
-            let mut operation =
-                sendable(with_rules(found["freeze"].as_array().map_or(&[][..], Vec::as_slice)));
-            operation["op"] = "put_environment".into();
-            operation["environment"] = args.name.as_str().into();
-            args.way.propose(&client, vec![operation], false, &args.node.format.or_table()).await?;
-            return Ok(());
+        match change(&client, &args.name, &args.way, &format, |freezes, _| Some(with_rules(freezes))).await? {
+            Changed::Stored(data) => {
+                print_done(&format, &data, COLUMNS.name, format!("environment {} stored", args.name))
+            }
+            Changed::Proposed | Changed::Nothing => Ok(()),
         }
-        let data = change(&client, &args.name, &args.way, |freezes| Some(with_rules(freezes))).await?;
-        let text = format!("environment {} stored", args.name);
-        print_done(&args.node.format.or_table(), &data.unwrap_or_default(), COLUMNS.name, text)
     })
 }
 
 /// What a request can have of an environment that a response has shown.
 fn sendable(mut shown: Value) -> Value {
     if let Some(rules) = shown.as_object_mut() {
-        for name in ["environment", "frozen_until", "created_at", "modified_at"] {
-            rules.remove(name);
-        }
+        rules.retain(|name, _| matches!(name.as_str(), "direct" | "approvals" | "freeze"));
     }
     for freeze in shown["freeze"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         freeze.remove("by");
@@ -233,14 +234,40 @@ fn sendable(mut shown: Value) -> Value {
     shown
 }
 
-/// Replaces an environment by what `rules` makes of the freezes that it has; `None` leaves it as it is. Another
-/// client's change in between is read again.
+/// What became of a change of an environment.
+#[derive(Debug)]
+enum Changed {
+    /// It stays as it is.
+    Nothing,
+    /// A change request was created, and printed.
+    Proposed,
+    /// The environment as it is now.
+    Stored(Value),
+}
+
+/// The rules that a new environment begins with: its definitions leave `default`, and the log compares the rules of both.
+/// None where the key may not see them.
+async fn rules_of_default(client: &Client, name: &str) -> Result<Value, Failure> {
+    if name == DEFAULT_ENVIRONMENT {
+        return Ok(Value::Null);
+    }
+    match client.send(Request::get(path_of(DEFAULT_ENVIRONMENT))).await {
+        Ok(found) => Ok(found.data()?),
+        Err(error) if error.is_not_found() => Ok(Value::Null),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces an environment by what `rules` makes of the freezes that it has, and of whether it exists, or proposes that;
+/// `None` leaves it as it is. One that does not exist has the rules of `default`.
+/// Another client's change in between is read again.
 async fn change(
     client: &Client,
     name: &str,
     way: &WayArgs,
-    rules: impl Fn(&[Value]) -> Option<Value>,
-) -> Result<Option<Value>, Failure> {
+    format: &Format,
+    rules: impl Fn(&[Value], bool) -> Option<Value>,
+) -> Result<Changed, Failure> {
     let mut reads = 0;
     loop {
         reads += 1;
@@ -249,52 +276,101 @@ async fn change(
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error.into()),
         };
-        let shown = found.as_ref().map(Answer::data).transpose()?.unwrap_or_default();
-        let Some(rules) = rules(shown["freeze"].as_array().map_or(&[][..], Vec::as_slice)) else {
-            return Ok(None);
+        let shown = match &found {
+            Some(found) => found.data()?,
+            None => rules_of_default(client, name).await?,
         };
-        let put = way.on(Request::new(Method::PUT, path_of(name)).json(&sendable(rules)));
-        let put = match found.and_then(|found| found.revision()) {
-            Some(revision) => put.if_match(revision),
-            None => put.if_absent(),
+        let freezes = shown["freeze"].as_array().map_or(&[][..], Vec::as_slice);
+        let Some(mut rules) = rules(freezes, found.is_some()) else {
+            return Ok(Changed::Nothing);
         };
-        interrupt::now(Doing::Writing);
-        match client.send(put).await {
-            Ok(stored) => return Ok(Some(stored.data()?)),
+        if found.is_none() {
+            for name in ["direct", "approvals"] {
+                if rules[name].is_null() && !shown[name].is_null() {
+                    rules[name] = shown[name].clone();
+                }
+            }
+        }
+        let (rules, revision) = (sendable(rules), found.and_then(|found| found.revision()));
+        let done = if way.title().is_some() {
+            let operation = operation(name, rules, revision);
+            way.propose(client, vec![operation], false, format).await.map(|_| Changed::Proposed)
+        } else {
+            interrupt::now(Doing::Writing);
+            put(client, way.on(Request::new(Method::PUT, path_of(name)).json(&rules)), revision).await
+        };
+        match done {
             // It was replaced, created or deleted since.
-            Err(Error::Refused(refusal))
+            Err(Failure::Client(Error::Refused(refusal)))
                 if reads < READS_MAX
                     && matches!(refusal.status, StatusCode::PRECONDITION_FAILED | StatusCode::NOT_FOUND) => {}
-            Err(error) => return Err(error.into()),
+            done => return done,
         }
     }
 }
 
+/// Stores an environment if it still has this revision, or does not exist.
+async fn put(client: &Client, request: Request, revision: Option<u64>) -> Result<Changed, Failure> {
+    let request = match revision {
+        Some(revision) => request.if_match(revision),
+        None => request.if_absent(),
+    };
+    Ok(Changed::Stored(client.send(request).await?.data()?))
+}
+
+/// The same as an operation of a change request.
+fn operation(name: &str, mut rules: Value, revision: Option<u64>) -> Value {
+    rules["op"] = "put_environment".into();
+    rules["environment"] = name.into();
+    match revision {
+        Some(revision) => rules["if_match"] = revision.to_string().into(),
+        None => rules["if_none_match"] = "*".into(),
+    }
+    rules
+}
+
+/// The time of the node that responds: a freeze is decided by the clocks of the nodes, and not by that of this machine.
+async fn time_of_node(client: &Client) -> Result<Timestamp, Failure> {
+    let answer = client.send(Request::get(ENVIRONMENTS)).await?;
+    Ok(answer.header("date").and_then(parse_date).unwrap_or_else(concord_service::now))
+}
+
+/// The time of the header `Date`.
+fn parse_date(text: &str) -> Option<Timestamp> {
+    let date = jiff::fmt::rfc2822::parse(text).ok()?;
+    u64::try_from(date.timestamp().as_microsecond()).ok().map(Timestamp)
+}
+
 /// Runs `freeze`.
 pub(super) fn freeze(args: &FreezeArgs) -> Result<(), Failure> {
-    let name = args.environment.as_deref().unwrap_or(DEFAULT);
+    let name = args.environment.as_deref().or(args.node.environment()).unwrap_or(DEFAULT_ENVIRONMENT);
     let Some(reason) = args.tries.reason() else {
         return Err(Failure::Usage("pass --reason TEXT: people whose changes it rejects read it".into()));
     };
-    let begin = args.from.unwrap_or_else(concord_service::now);
-    let until = match (args.until, args.duration) {
-        (Some(until), _) => until,
-        (None, duration) => {
-            let us = duration.unwrap_or_default().as_micros();
-            Timestamp(begin.0.saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
+    let format = args.node.format.or_table();
+    with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
+        let until = match (args.until, args.duration) {
+            (Some(until), _) => until,
+            (None, duration) => {
+                let begin = match args.from {
+                    Some(from) => from,
+                    None => time_of_node(&client).await?,
+                };
+                let us = duration.unwrap_or_default().as_micros();
+                Timestamp(begin.0.saturating_add(u64::try_from(us).unwrap_or(u64::MAX)))
+            }
+        };
+        let mut new = json!({ "until": until.to_string(), "reason": reason });
+        if let Some(from) = args.from {
+            new["from"] = from.to_string().into();
         }
-    };
-    let mut new = json!({ "until": until.to_string(), "reason": reason });
-    if let Some(from) = args.from {
-        new["from"] = from.to_string().into();
-    }
-    with_cluster(&args.node, &args.tries, async |client| {
-        let stored = change(&client, name, &WayArgs::default(), |freezes| {
+        let added = |freezes: &[Value], _: bool| {
             let all: Vec<Value> = freezes.iter().cloned().chain([new.clone()]).collect();
             Some(json!({ "freeze": all }))
-        })
-        .await?
-        .unwrap_or_default();
+        };
+        let Changed::Stored(stored) = change(&client, name, &args.way, &format, added).await? else {
+            return Ok(());
+        };
         let text = match (args.from, stored["frozen_until"].as_str()) {
             (None, Some(until)) => format!("environment {name} is frozen until {until}"),
             (from, _) => {
@@ -302,36 +378,34 @@ pub(super) fn freeze(args: &FreezeArgs) -> Result<(), Failure> {
                 format!("environment {name} will be frozen{from} until {until}")
             }
         };
-        print_done(&args.node.format.or_table(), &stored, COLUMNS.name, text)
+        print_done(&format, &stored, COLUMNS.name, text)
     })
 }
 
 /// Runs `unfreeze`.
 pub(super) fn unfreeze(args: &UnfreezeArgs) -> Result<(), Failure> {
-    let name = &args.environment;
+    let Some(name) = args.environment.as_deref().or(args.node.environment()) else {
+        return Err(Failure::Usage("name the environment: `concord unfreeze ENVIRONMENT`".into()));
+    };
+    let format = args.node.format.or_table();
     with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
-        if args.way.title().is_some() {
-            let text = "--propose is not for unfreeze: `concord env set NAME -f FILE --propose TITLE` proposes other freezes";
-            return Err(Failure::Usage(text.into()));
-        }
         let ends = |freeze: &Value| args.all || freeze["active"] == true;
-        let stored = change(&client, name, &args.way, |freezes| {
+        let without = |freezes: &[Value], exists: bool| {
             let left: Vec<&Value> = freezes.iter().filter(|freeze| !ends(freeze)).collect();
-            (left.len() < freezes.len()).then(|| json!({ "freeze": left }))
-        })
-        .await?;
-        let format = args.node.format.or_table();
-        match stored {
-            Some(stored) => {
+            (exists && left.len() < freezes.len()).then(|| json!({ "freeze": left }))
+        };
+        match change(&client, name, &args.way, &format, without).await? {
+            Changed::Stored(stored) => {
                 let left = stored["freeze"].as_array().map_or(0, Vec::len);
                 let planned = if left == 0 { String::new() } else { format!("; planned freezes: {left}") };
                 let text = format!("environment {name} is not frozen any more{planned}");
                 print_done(&format, &stored, COLUMNS.name, text)
             }
-            None => {
+            Changed::Nothing => {
                 let data = json!({ "environment": name, "frozen_until": null });
                 print_done(&format, &data, COLUMNS.name, format!("environment {name} was not frozen"))
             }
+            Changed::Proposed => Ok(()),
         }
     })
 }
@@ -339,15 +413,22 @@ pub(super) fn unfreeze(args: &UnfreezeArgs) -> Result<(), Failure> {
 fn show(format: &Format, mut data: Value) -> Result<(), Failure> {
     if format.is_table() {
         match data.get_mut("results").and_then(Value::as_array_mut) {
-            Some(all) => all.iter_mut().for_each(write_freezes),
-            None => write_freezes(&mut data),
+            Some(all) => all.iter_mut().for_each(write_rules),
+            None => write_rules(&mut data),
         }
     }
     print_columns(format, &data, &COLUMNS)
 }
 
-/// Formats the freezes of an environment for a table.
-fn write_freezes(environment: &mut Value) {
+/// Formats the rules of an environment for a table.
+fn write_rules(environment: &mut Value) {
+    let is_frozen = !environment["frozen_until"].is_null();
+    let direct = match (environment["direct"] == "refuse", is_frozen) {
+        (true, _) => "refused: change requests, or --bypass",
+        (false, true) => "refused by the freeze",
+        (false, false) => "allowed",
+    };
+    environment["direct_shown"] = direct.into();
     let freezes = environment["freeze"].as_array().into_iter().flatten().map(|freeze| {
         format!("{} to {}: {}", cell(&freeze["from"]), cell(&freeze["until"]), cell(&freeze["reason"]))
     });
@@ -373,10 +454,28 @@ mod tests {
     }
 
     #[test]
+    fn the_date_of_a_response_is_a_time() {
+        let expected = Timestamp::parse("2026-11-28T07:42:00Z");
+        assert_eq!(parse_date("Sat, 28 Nov 2026 07:42:00 GMT"), expected);
+        assert_eq!((expected.is_some(), parse_date("soon")), (true, None));
+    }
+
+    #[test]
+    fn a_proposal_rests_on_what_was_read() {
+        let rules = json!({"freeze": []});
+        let read = operation("prod", rules.clone(), Some(7));
+        assert_eq!(
+            read,
+            json!({"freeze": [], "op": "put_environment", "environment": "prod", "if_match": "7"})
+        );
+        assert_eq!(operation("prod", rules, None)["if_none_match"], "*");
+    }
+
+    #[test]
     fn what_was_shown_can_be_sent() {
         let freeze = json!({"from": "a", "until": "b", "reason": "r", "by": "root", "active": true});
         let shown = json!({
-            "environment": "prod", "direct": "allow", "approvals": 0, "freeze": [freeze], "frozen_until": "b",
+            "environment": "prod", "direct": "allow", "approvals": 0, "approvers": null, "freeze": [freeze], "frozen_until": "b",
             "created_at": "c", "modified_at": "m",
         });
         let rest = json!({"from": "a", "until": "b", "reason": "r"});

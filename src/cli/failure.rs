@@ -78,6 +78,14 @@ impl Failure {
         }
     }
 
+    /// Whether no node could serve the request in time.
+    pub(super) fn is_unavailable(&self) -> bool {
+        let is_late =
+            |status| matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT);
+        matches!(self, Self::Client(Error::Unavailable(_) | Error::Unknown(_)))
+            || matches!(self, Self::Client(Error::Refused(refusal)) if is_late(refusal.status))
+    }
+
     /// Prints the message and the hint.
     pub(super) fn report(&self) {
         if let Some(text) = self.text() {
@@ -144,7 +152,12 @@ fn refused(refusal: &Refusal) -> String {
         (Some(name), "definition_not_found" | "config_not_found") => format!("{item}: {name}"),
         (_, _) => item.to_string(),
     };
+    // A dry run that is rejected has done what it was to do: it says what would happen.
+    let is_rule = |item: &Item| matches!(item.code.as_str(), "environment_frozen" | "change_required");
     match refusal.items.as_slice() {
+        [one] if is_rule(one) && has_flag(refusal, "dry_run") => {
+            format!("dry run: this would be rejected: {} {from}", named(one))
+        }
         [one] => format!("{} {from}", named(one)),
         all => {
             let lines = all.iter().map(|item| format!("\n  {item}"));
@@ -175,6 +188,16 @@ fn named(refusal: &Refusal) -> Option<String> {
     }
 }
 
+/// Whether a request was to change the rules of an environment without approval.
+fn is_environment_bypass(refusal: &Refusal) -> bool {
+    parts(&refusal.url).1.starts_with("/api/v1/environment/") && has_flag(refusal, "bypass")
+}
+
+fn has_flag(refusal: &Refusal, name: &str) -> bool {
+    let query = refusal.url.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').any(|parameter| parameter.strip_prefix(name) == Some("=true"))
+}
+
 /// The change request that a request was about, as its path has it.
 fn change(refusal: &Refusal) -> &str {
     let (_, path) = parts(&refusal.url);
@@ -191,9 +214,14 @@ fn revision(refusal: &Refusal) -> Option<&str> {
 fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
     let code = refusal.items.first().map_or("", |item| item.code.as_str());
     let is_index = refusal.items.iter().any(|item| item.msg.ends_with("is not an indexed path"));
+    // A command that is run again has the same environment.
+    let own = |name: String| {
+        let prefix = refusal.environment.as_ref().map(|environment| format!("{environment}."));
+        prefix.and_then(|prefix| name.strip_prefix(&prefix).map(str::to_owned)).unwrap_or(name)
+    };
     let definition = named(refusal)
-        .map_or_else(|| "DEF".into(), |name| name.split('/').next().unwrap_or_default().to_owned());
-    let name = || named(refusal).unwrap_or_default().replacen('/', " ", 1);
+        .map_or_else(|| "DEF".into(), |name| own(name.split('/').next().unwrap_or_default().to_owned()));
+    let name = || own(named(refusal).unwrap_or_default()).replacen('/', " ", 1);
     let text = match (code, refusal.status) {
         // The response is not from a node.
         ("", StatusCode::NOT_FOUND) => {
@@ -214,17 +242,18 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ),
         ("definition_exists", _) => "`concord apply -f FILE` updates an existing definition; delete it first to undelete an earlier one of this key".into(),
         ("config_exists", _) => format!("`concord config put {definition} KEY` replaces an existing config"),
-        ("environment_frozen", _) => "`concord env list` shows the freezes and their reasons; `concord unfreeze ENVIRONMENT` ends one".into(),
+        ("environment_frozen", _) => "`concord env list` shows the freezes and their reasons; `concord unfreeze ENVIRONMENT` ends one, with `--propose TITLE` where all changes are change requests".into(),
         ("environment_not_found", _) => "`concord env list` lists the environments, `concord env set NAME` creates one".into(),
-        ("change_required", _) => "the environment takes change requests only: run the command again with `--propose TITLE`; for a freeze, \
-             `concord env set NAME -f FILE --propose TITLE`"
-                .into(),
+        ("change_required", _) => "the environment takes change requests only: `--propose TITLE` makes one, of a command that has it; in an emergency `--bypass REASON` does without, with the permission `bypass` and a later review".into(),
         ("not_approved", _) => format!("`concord change show {0}` shows who has approved it, `concord change approve {0}` approves it", change(refusal)),
+        ("change_stale", _) if parts(&refusal.url).1.ends_with("/revert") => "`--propose TITLE` on a command makes a change request that sets the records right".into(),
+        ("not_approver", _) => "who has approved it takes it back; `--bypass REASON` does without, for a later review".into(),
+        ("change_not_due", _) => format!("`concord change show {}` shows its times", change(refusal)),
         ("change_stale", _) => format!("`concord change rebase {}` bases it on the current records; then it must be approved again", change(refusal)),
         ("change_digest" | "change_closed", _) => format!("`concord change show {}` shows the change request as it is", change(refusal)),
         ("change_not_found", _) => "`concord change list` lists the change requests whose definitions the key may read".into(),
         ("own_change", _) => "another person must approve it: neither this key nor another one of the same person counts".into(),
-        ("key_not_attested", _) => "`concord key attest ID` attests a key: the root key, or two persons with attested keys".into(),
+        ("key_not_attested", _) => "only an attested key of a person approves, and never the root key: the root key, or two persons with attested keys, attest one with `concord key attest ID`".into(),
         ("index_building", _) => format!("`concord definition reindex {definition}` waits until it is built"),
         (_, _) if is_index => format!(
             "`concord definition get {definition}` shows its indexed paths, `concord definition reindex {definition} --add PATH` adds one"
@@ -233,6 +262,7 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
             "set CONCORD_API_KEY or CONCORD_API_KEY_FILE, or choose a context: `concord context use NAME`"
                 .into()
         }
+        (_, StatusCode::FORBIDDEN) if is_environment_bypass(refusal) => "the rules and the freezes of an environment are bypassed with the root key only, whatever verbs a key has; without it, `--propose TITLE` makes a change request, with the permission `define` for all of the environment".into(),
         (_, StatusCode::FORBIDDEN) => "`concord whoami` shows the permissions of the key".into(),
         (_, StatusCode::PRECONDITION_FAILED) => {
             "another client changed the record: read it again, then retry".into()
@@ -303,6 +333,7 @@ mod tests {
             url,
             request_id,
             body: Value::Null,
+            environment: None,
         })))
     }
 
@@ -340,6 +371,17 @@ mod tests {
         let index = refusal(422, path, &[("query_invalid", "`x` is not an indexed path")]);
         assert!(text(&index).contains("reindex d --add PATH"), "{}", text(&index));
         assert_eq!((missing.code(), invalid.code(), refusal(429, path, &[("x", "y")]).code()), (3, 5, 7));
+    }
+
+    #[test]
+    fn a_hint_is_a_command_of_the_same_environment() {
+        let path = "/api/v1/config_definition/prod.d/config/prod.k";
+        let mut missing = refusal(404, path, &[("config_not_found", "config does not exist")]);
+        if let Failure::Client(Error::Refused(refusal)) = &mut missing {
+            refusal.environment = Some("prod".into());
+        }
+        let text = missing.text().unwrap();
+        assert!(text.contains("does not exist: prod.d/prod.k") && text.contains("config get d`"), "{text}");
     }
 
     #[test]

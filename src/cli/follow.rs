@@ -202,7 +202,7 @@ pub(super) fn id(record: &Value) -> (String, String) {
 
 /// The lines of a revision.
 fn describe(event: &Value) -> Vec<String> {
-    let reason = event["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let reason = reason_of(event).map(|reason| format!(": {reason}")).unwrap_or_default();
     let by = cell(&event["by"]);
     let changes = event["changes"].as_array().into_iter().flatten();
     let line = |change: &Value| {
@@ -211,6 +211,15 @@ fn describe(event: &Value) -> Vec<String> {
         printable(&format!("{} {name} {} (by {by}{reason})", event["revision"], what(change)))
     };
     changes.map(line).collect()
+}
+
+/// Why something was changed: the reason that was given, or the title of the change request.
+pub(super) fn reason_of(change: &Value) -> Option<String> {
+    if let Some(reason) = change["reason"].as_str() {
+        return Some(reason.to_owned());
+    }
+    let title = change["change_title"].as_str()?;
+    Some(if change["change_reverted"] == true { format!("taken back: {title}") } else { title.to_owned() })
 }
 
 /// The description of a change.
@@ -237,6 +246,8 @@ pub(super) fn what(change: &Value) -> String {
 #[derive(Debug)]
 pub(super) struct FieldChange {
     pub(super) path: String,
+    /// The same as a JSON pointer.
+    pub(super) pointer: String,
     pub(super) before: Option<Value>,
     pub(super) after: Option<Value>,
 }
@@ -251,7 +262,7 @@ impl Display for FieldChange {
 /// The fields in which two values differ.
 pub(super) fn differences(before: &Value, after: &Value) -> Vec<FieldChange> {
     let mut found = Vec::new();
-    compare("", before, after, &mut found);
+    compare(("", ""), before, after, &mut found);
     found
 }
 
@@ -269,21 +280,24 @@ fn summary(before: &Value, after: &Value, is_redacted: bool) -> String {
     }
 }
 
-fn compare(path: &str, before: &Value, after: &Value, found: &mut Vec<FieldChange>) {
+fn compare((path, pointer): (&str, &str), before: &Value, after: &Value, found: &mut Vec<FieldChange>) {
     if let (Value::Object(before), Value::Object(after)) = (before, after) {
         let added = after.keys().filter(|name| !before.contains_key(*name));
         for name in before.keys().chain(added) {
             let inside = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let pointer = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
             match (before.get(name), after.get(name)) {
-                (Some(before), Some(after)) => compare(&inside, before, after, found),
+                (Some(before), Some(after)) => compare((&inside, &pointer), before, after, found),
                 (before, after) => {
-                    found.push(FieldChange { path: inside, before: before.cloned(), after: after.cloned() });
+                    let (before, after) = (before.cloned(), after.cloned());
+                    found.push(FieldChange { path: inside, pointer, before, after });
                 }
             }
         }
     } else if !document::is_same(before, after) {
         let path = if path.is_empty() { "data" } else { path }.to_owned();
-        found.push(FieldChange { path, before: Some(before.clone()), after: Some(after.clone()) });
+        let (before, after) = (Some(before.clone()), Some(after.clone()));
+        found.push(FieldChange { path, pointer: pointer.to_owned(), before, after });
     }
 }
 

@@ -22,6 +22,7 @@ use super::{
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "`concord env diff STAGING PROD` compares two environments.")]
 pub(super) struct ConfigDiffArgs {
     #[command(flatten)]
     node: NodeArgs,
@@ -63,7 +64,8 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
     };
     let compared = with_cluster(&node, &tries, async |client| {
         let path = config_path(&definition, &key);
-        let (mut before, mut after) = sides(&client, &path, from, to).await?;
+        let (mut before, mut after) =
+            sides(&client, &path, from, to).await.inspect_err(|_| tell_env_diff(&definition, &key))?;
         let is_different = !before.is_same(&after);
         let is_blind = !before.is_same_change(&after) && (before.is_redacted || after.is_redacted);
         if !show_secrets {
@@ -97,6 +99,16 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
         }
     });
     compared.map_err(|failure| failure.of_comparison(false))
+}
+
+/// If the two names look like those of environments or of records in two, says which command compares these.
+fn tell_env_diff(definition: &str, key: &str) {
+    let (one, record) = definition.split_once('.').unwrap_or((definition, ""));
+    let (other, of_other) = key.split_once('.').unwrap_or((key, ""));
+    if record == of_other && one != other {
+        let record = if record.is_empty() { String::new() } else { format!(" {record}") };
+        note(format_args!("to compare two environments: `concord env diff {one} {other}{record}`"));
+    }
 }
 
 /// What can't be said without `reveal`.

@@ -3,7 +3,7 @@
 //! **Invariant:** a value at a place that a schema of the cluster or of the files marks as secret is never shown. Whether
 //! it changes is said only if both values are known.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use concord_model::{
     error::LocSegment,
@@ -19,14 +19,21 @@ use super::document::is_same;
 pub(super) struct Mask(BTreeMap<String, Vec<Compiled>>);
 
 /// A schema; `None` if it does not compile, so that nobody knows what it would mark.
-type Compiled = Option<Schema>;
+type Compiled = Option<Arc<Schema>>;
 
 impl Mask {
     /// Adds a schema of a definition.
     pub(super) fn add(&mut self, definition: &str, schema: Option<&Value>) {
         let Some(schema) = schema.filter(|schema| !schema.is_null()) else { return };
-        let compiled = Schema::compile(schema, Formats::default()).ok();
+        let compiled = Schema::compile(schema, Formats::default()).ok().map(Arc::new);
         self.0.entry(definition.to_owned()).or_default().push(compiled);
+    }
+
+    /// Adds the schemas of definitions that have other names here.
+    pub(super) fn add_renamed(&mut self, others: &Self, rename: impl Fn(&str) -> String) {
+        for (definition, schemas) in &others.0 {
+            self.0.entry(rename(definition)).or_default().extend(schemas.iter().cloned());
+        }
     }
 
     /// Whether applying `wanted` leaves `now` as it is, because what differs are markers that keep secret values.
@@ -42,6 +49,11 @@ impl Mask {
             }
         }
         is_same(&kept, wanted)
+    }
+
+    /// The places of data that are secret, as JSON pointers, outer ones before those in them.
+    pub(super) fn places(&self, definition: &str, data: &Value) -> Vec<String> {
+        places(self.0.get(definition).map(Vec::as_slice).unwrap_or_default(), data)
     }
 
     /// Hides the secret values of a config's data before and after a change.
@@ -64,7 +76,8 @@ impl Mask {
     }
 }
 
-const HIDDEN: &str = "(secret)";
+/// What is shown in place of a secret value.
+pub(super) const HIDDEN: &str = "(secret)";
 
 /// What is shown in place of a new value.
 fn told(before: Option<&Value>, after: Option<&Value>) -> &'static str {

@@ -1,17 +1,22 @@
 //! Bootstrapping a cluster, changing its members, and transferring leadership.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
+use concord_client::{Client, Error, Options, Request, Retry};
 use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    connection::{Failure, NodeArgs, ask, run_with_client},
-    output::{Columns, confirm, print_columns, print_value},
+    connection::{Failure, NodeArgs, ask, run_with_client, tries_of_operator},
+    output::{Columns, confirm, note, print_columns, print_value},
 };
 use crate::settings::parse_member;
 use concord_net::{Member, NodeId};
 
 const CLUSTER: &str = "/api/v1/cluster";
+/// How long the new address of a member may take to say whose it is.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
 const COLUMNS: Columns = Columns {
     name: "id",
     narrow: &[
@@ -187,6 +192,9 @@ pub(super) fn run(command: MemberCommand) -> Result<(), Failure> {
                 let seen = ask(&client, Method::GET, CLUSTER, None).await?;
                 let known = seen["members"].as_array().into_iter().flatten().find(|one| one["id"] == id);
                 let known = known.ok_or_else(|| Failure::Failed(format!("there is no member {id}")))?;
+                if let Some(address) = &api_addr {
+                    check_api_addr(&node, id, address).await?;
+                }
                 let address = |new: &Option<String>, name: &str| {
                     new.as_ref().map_or_else(|| known[name].clone(), |new| json!(new))
                 };
@@ -202,6 +210,31 @@ pub(super) fn run(command: MemberCommand) -> Result<(), Failure> {
             let text = format!("node {id} will be removed, and its id can't be reused");
             confirm(&text, yes)?;
             call(&node, Method::DELETE, &format!("{members}/{id}"), None)
+        }
+    }
+}
+
+/// Checks that an address is the client listener of a member: the cluster checks peer addresses only. It may be one that
+/// this machine does not reach, which is said. The access key is not sent, because nobody knows yet whose address it is.
+async fn check_api_addr(node: &NodeArgs, id: NodeId, address: &str) -> Result<(), Failure> {
+    let options = node.options_without_key(&tries_of_operator())?;
+    let is_encrypted = options.urls.iter().any(|url| url.starts_with("https://"));
+    let url = format!("{}://{address}", if is_encrypted { "https" } else { "http" });
+    let client = Client::new(Options { urls: vec![url], ..options })?;
+    let probe = Request::get("/livez").retry(Retry::OtherNode).timeout(ADDRESS_TIMEOUT);
+    let refused = |text: String| Err(Failure::Failed(format!("{text}; nothing was changed")));
+    match client.send(probe).await {
+        Ok(answer) => match answer.header("x-concord-node") {
+            Some(found) if found == id.to_string() => Ok(()),
+            Some(found) => {
+                refused(format!("{address} is the client address of node {found}, not of node {id}"))
+            }
+            None => refused(format!("{address} is not the client address of a node")),
+        },
+        Err(error @ Error::Usage(_)) => Err(error.into()),
+        Err(error) => {
+            note(format_args!("the client address of node {id} was not checked: {error}"));
+            Ok(())
         }
     }
 }

@@ -27,7 +27,9 @@
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
 //! | `env`, `freeze`, `unfreeze`: environments of the cluster | `env` |
+//! | `env diff`; `promote`; two environments at one revision | `env_diff`, `promote`, `two_environments` |
 //! | `change`: change requests; `--propose` and `--bypass` of writes | `change` |
+//! | `notify`: posts what happens to change requests to a webhook | `notify` |
 //! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks; unknown variables of the environment | `settings`, `environment` |
 //!
@@ -42,6 +44,7 @@ mod bench;
 mod capacity;
 mod cert;
 mod change;
+mod change_shown;
 mod changes;
 mod cluster;
 mod config;
@@ -55,6 +58,7 @@ mod demo;
 mod document;
 mod edit;
 mod env;
+mod env_diff;
 mod environment;
 mod explain;
 mod failure;
@@ -67,19 +71,23 @@ mod keygen;
 mod manifest;
 mod mask;
 mod members;
+mod notify;
 mod output;
 mod plan;
 mod plan_file;
 mod point;
 mod probe;
 mod progress;
+mod promote;
 mod recover;
 mod redacted;
 mod reference;
 mod reindex;
+mod schedule;
 mod top;
 mod transaction;
 mod transfer;
+mod two_environments;
 mod undo;
 mod yaml_writer;
 
@@ -157,12 +165,16 @@ enum CliCommand {
     /// Apply several operations atomically, with optional conditions
     #[command(visible_alias = "txn")]
     Transaction(transaction::TransactionArgs),
-    /// List, show, create and delete environments
+    /// List, show, create, compare and delete environments
     #[command(subcommand, visible_alias = "environment")]
     Env(env::EnvCommand),
+    /// Make the configs of an environment as those of another one are, in one batch or change request
+    Promote(promote::PromoteArgs),
     /// List, show, approve, reject, apply and withdraw change requests; review bypasses
     #[command(subcommand)]
     Change(change::ChangeCommand),
+    /// Post what happens to change requests to a webhook, such as that of a chat
+    Notify(Box<notify::NotifyArgs>),
     /// Refuse all changes of an environment's definitions and configs for a while
     Freeze(env::FreezeArgs),
     /// End the freeze of an environment
@@ -297,7 +309,7 @@ fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
 /// `concord --url URL get def`.
 fn arranged(words: Vec<OsString>) -> Vec<OsString> {
     const FLAGS: [&str; 4] = ["--verbose", "-v", "--quiet", "-q"];
-    const WITH_VALUE: [&str; 10] = [
+    const WITH_VALUE: [&str; 11] = [
         "--url",
         "--context",
         "--api-key",
@@ -308,6 +320,7 @@ fn arranged(words: Vec<OsString>) -> Vec<OsString> {
         "--output",
         "-o",
         "--request-id",
+        "--env",
     ];
     let mut rest = words.into_iter();
     let mut all: Vec<OsString> = rest.next().into_iter().collect();
@@ -388,7 +401,9 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Version(format) => probe::version(&format),
         CliCommand::Key(command) => key::run(command),
         CliCommand::Env(command) => env::run(command),
+        CliCommand::Promote(args) => promote::run(&args),
         CliCommand::Change(command) => change::run(command),
+        CliCommand::Notify(args) => notify::run(&args),
         CliCommand::Freeze(args) => env::freeze(&args),
         CliCommand::Unfreeze(args) => env::unfreeze(&args),
         CliCommand::Whoami(args) => key::whoami(&args),
@@ -470,6 +485,7 @@ mod tests {
             words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(arranged("concord --url a -v get def -o json"), "concord get def -o json --url a -v");
+        assert_eq!(arranged("concord --env prod get def"), "concord get def --env prod");
         assert_eq!(arranged("concord --output=json get def -- x"), "concord get def --output=json -- x");
         assert_eq!(arranged("concord serve --node-id 1"), "concord serve --node-id 1");
         assert_eq!(arranged("concord --help"), "concord --help");

@@ -52,8 +52,8 @@ impl PlannedChange {
         }
     }
 
-    /// The lines that differ, as a unified diff of YAML.
-    pub(super) fn diff(&self) -> String {
+    /// The lines that differ, as a unified diff of YAML; `old` and `new` say where the two sides are from.
+    pub(super) fn diff(&self, old: &str, new: &str) -> String {
         let text = |value: &Option<Value>| value.as_ref().map(yaml_writer::write_exact).unwrap_or_default();
         let (before, after) = (text(&self.before), text(&self.after));
         let name = name(&self.definition, &self.key);
@@ -61,7 +61,7 @@ impl PlannedChange {
             if value.is_some() { format!("{prefix}/{name}") } else { "/dev/null".into() }
         };
         let diff = TextDiff::from_lines(&before, &after);
-        let (old, new) = (side("cluster", &self.before), side("file", &self.after));
+        let (old, new) = (side(old, &self.before), side(new, &self.after));
         diff.unified_diff().context_radius(3).header(&old, &new).to_string()
     }
 }
@@ -73,6 +73,17 @@ pub(super) struct UniqueFieldsStep {
     /// The unique fields at the time of the plan.
     pub(super) before: Vec<String>,
     pub(super) paths: Vec<String>,
+}
+
+/// What the cluster has of the records that are wanted.
+#[derive(Debug, Default)]
+pub(super) struct FoundRecords {
+    /// The definitions; `None` if it does not exist.
+    pub(super) definitions: BTreeMap<String, Option<Versioned<ManifestDefinition>>>,
+    /// Configs by the keys of their definition and their own.
+    pub(super) configs: BTreeMap<(String, String), Versioned<Value>>,
+    /// The definitions in which configs that are not wanted are deleted.
+    pub(super) pruned: BTreeSet<String>,
 }
 
 /// The changes to make.
@@ -96,16 +107,34 @@ impl ApplyPlan {
     /// Compares files with the cluster. With `prune`, configs that are missing from the files are deleted, in definitions
     /// that the files contain.
     pub(super) async fn new(client: &Client, wanted: &Manifests, prune: bool) -> Result<Self, Failure> {
-        let mut plan = Self::default();
-        let mut known = BTreeMap::new();
+        let mut found = FoundRecords::default();
         for key in wanted.named() {
-            let found = current::definition(client, &key).await?;
-            plan.definitions.insert(key.clone(), found.as_ref().map(|found| found.revision));
-            plan.mask.add(&key, found.as_ref().and_then(|found| found.value.schema.as_ref()));
+            let definition = current::definition(client, &key).await?;
+            found.definitions.insert(key, definition);
+        }
+        let exists = |key: &str| found.definitions.get(key).is_some_and(Option::is_some);
+        let keys: Vec<_> = wanted.configs.keys().filter(|(definition, _)| exists(definition)).collect();
+        let existing: Vec<String> = found.definitions.keys().filter(|key| exists(key)).cloned().collect();
+        if !existing.is_empty() {
+            found.configs = current::some_or_all(client, &keys, &existing, prune).await?;
+        }
+        if prune {
+            found.pruned = wanted.definitions.keys().cloned().collect();
+        }
+        Self::of(wanted, &found)
+    }
+
+    /// The changes that make what was found what is wanted.
+    pub(super) fn of(wanted: &Manifests, found: &FoundRecords) -> Result<Self, Failure> {
+        let mut plan = Self::default();
+        for key in wanted.named() {
+            let now = found.definitions.get(&key).and_then(Option::as_ref);
+            plan.definitions.insert(key.clone(), now.map(|now| now.revision));
+            plan.mask.add(&key, now.and_then(|now| now.value.schema.as_ref()));
             plan.mask.add(&key, wanted.definitions.get(&key).and_then(|wanted| wanted.schema.as_ref()));
             if let Some(definition) = wanted.definitions.get(&key) {
-                plan.definition(&key, definition, found.as_ref());
-            } else if found.is_none() {
+                plan.definition(&key, definition, now);
+            } else if now.is_none() {
                 let place = wanted.configs.keys().find(|(definition, _)| *definition == key);
                 let place =
                     place.and_then(|(definition, key)| wanted.place(definition, key)).unwrap_or_default();
@@ -114,32 +143,20 @@ impl ApplyPlan {
                 );
                 return Err(Failure::Invalid(text));
             }
-            known.insert(key, found.is_some());
         }
-        let keys: Vec<_> = wanted.configs.keys().filter(|(definition, _)| known[definition]).collect();
-        let existing: Vec<String> =
-            known.iter().filter(|(_, exists)| **exists).map(|(key, _)| key.clone()).collect();
-        let found = if existing.is_empty() {
-            BTreeMap::new()
-        } else {
-            current::some_or_all(client, &keys, &existing, prune).await?
-        };
         // Deletions come first: a new config may take over the unique value of a deleted one.
-        if prune {
-            let kept: BTreeSet<&String> = wanted.configs.keys().map(|(definition, _)| definition).collect();
-            let had: BTreeSet<&String> = found.keys().map(|(definition, _)| definition).collect();
-            let emptied =
-                had.difference(&kept).filter(|definition| wanted.definitions.contains_key(**definition));
-            plan.emptied = emptied.map(|definition| (*definition).clone()).collect();
-            for ((definition, key), now) in &found {
-                let is_owned = wanted.definitions.contains_key(definition);
-                if is_owned && !wanted.configs.contains_key(&(definition.clone(), key.clone())) {
-                    plan.delete(definition, key, now);
-                }
+        let kept: BTreeSet<&String> = wanted.configs.keys().map(|(definition, _)| definition).collect();
+        let had: BTreeSet<&String> = found.configs.keys().map(|(definition, _)| definition).collect();
+        let emptied = had.difference(&kept).filter(|definition| found.pruned.contains(**definition));
+        plan.emptied = emptied.map(|definition| (*definition).clone()).collect();
+        for ((definition, key), now) in &found.configs {
+            let is_wanted = wanted.configs.contains_key(&(definition.clone(), key.clone()));
+            if found.pruned.contains(definition) && !is_wanted {
+                plan.delete(definition, key, now);
             }
         }
         for ((definition, key), data) in &wanted.configs {
-            let now = found.get(&(definition.clone(), key.clone()));
+            let now = found.configs.get(&(definition.clone(), key.clone()));
             plan.config(definition, key, data, now);
         }
         plan.close_schemas();
@@ -496,7 +513,7 @@ mod tests {
         assert_eq!((plan.unchanged, plan.changes.len()), (1, 3));
         assert_eq!(as_json(&plan.changes[0].operations)[0]["if_match"], "3");
         assert_eq!(names(&plan.changes[2].operations), ["create_config"]);
-        let diff = plan.changes[0].diff();
+        let diff = plan.changes[0].diff("cluster", "file");
         assert!(diff.contains("-  a: 7\n+  a: 7.0\n"), "{diff}");
     }
 }

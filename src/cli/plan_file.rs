@@ -38,6 +38,9 @@ pub(super) struct SavedPlan {
     created_at: String,
     /// The cluster that the files were compared with.
     cluster_id: String,
+    /// The environment whose definitions the files' keys name, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    environment: Option<String>,
     /// The digest of what the files say.
     files_sha256: String,
     /// Whether configs that are missing from the files are deleted.
@@ -85,6 +88,7 @@ impl SavedPlan {
             concord_plan: VERSION,
             created_at: concord_service::now().to_string(),
             cluster_id: cluster_of(client).await?,
+            environment: client.environment().map(str::to_owned),
             files_sha256: files.digest(),
             prune,
             definitions: plan.definitions.clone(),
@@ -145,6 +149,10 @@ impl SavedPlan {
                 "it is of cluster {}, and the nodes belong to {}",
                 self.cluster_id, now.cluster_id
             )];
+        }
+        if self.environment != now.environment {
+            let name = |plan: &Self| plan.environment.clone().unwrap_or_else(|| "default".into());
+            return vec![format!("it is of environment {}, not of {}", name(self), name(now))];
         }
         if self.files_sha256 != now.files_sha256 {
             return vec!["the files say something else than those that it was made of".into()];
@@ -207,6 +215,7 @@ mod tests {
             concord_plan: VERSION,
             created_at: "2026-01-01T00:00:00Z".into(),
             cluster_id: "c".into(),
+            environment: None,
             files_sha256: "f".into(),
             prune: false,
             definitions: BTreeMap::from([("d".into(), Some(3)), ("e".into(), None)]),
@@ -264,5 +273,9 @@ mod tests {
         );
         assert_eq!(differing(|now| now.files_sha256 = "g".into()).len(), 1);
         assert_eq!(differing(|now| now.cluster_id = "g".into()).len(), 1);
+        assert_eq!(
+            differing(|now| now.environment = Some("prod".into())),
+            ["it is of environment default, not of prod"]
+        );
     }
 }

@@ -25,7 +25,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "import",
         ],
     ),
-    ("Environments", &["env", "change", "freeze", "unfreeze"]),
+    ("Environments", &["env", "change", "notify", "promote", "freeze", "unfreeze"]),
     ("Cluster", &["serve", "cluster", "top", "probe", "backup", "verify", "restore", "recover", "plan"]),
     ("Security", &["key", "whoami", "recover-root", "cert", "keygen", "audit"]),
     ("Tools", &["demo", "context", "agent", "bench", "openapi", "completions", "man", "version"]),
@@ -33,7 +33,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
 
 /// Options that many commands share, by section. The sections follow the options of the command itself.
 const SECTIONS: [(&str, &[&str]); 2] = [
-    ("Common options", &["output", "quiet", "verbose", "timeout_s", "reason", "request_id"]),
+    ("Common options", &["output", "quiet", "verbose", "timeout_s", "reason", "request_id", "env"]),
     ("Connection", &["url", "context", "api_key", "api_key_file", "cacert", "cert", "key_of_cert"]),
 ];
 

@@ -18,6 +18,7 @@ use super::{
     interrupt::{self, Doing},
     output::{Columns, note, print_columns},
     progress::Progress,
+    schedule::TimeArgs,
 };
 
 /// How often the progress is polled.
@@ -36,6 +37,8 @@ pub(super) struct ReindexArgs {
     tries: TryArgs,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    when: TimeArgs,
     /// The key of the definition
     key: String,
     /// Replace the indexed paths with this one; repeatable. Without --index, --add and --remove nothing is changed: the
@@ -93,7 +96,12 @@ pub(super) fn run(args: &ReindexArgs) -> Result<(), Failure> {
                 if_match: args.if_match.or(found.revision()).map(IfMatch::Revision),
             };
             let format = args.node.format.or_table();
-            if args.way.propose(&client, operations([&operation])?, args.dry_run, &format).await? {
+            if args
+                .way
+                .at(&args.when)
+                .propose(&client, operations([&operation])?, args.dry_run, &format)
+                .await?
+            {
                 return Ok(());
             }
             let request = args.way.on(Request::operation(&operation));

@@ -38,6 +38,8 @@ use super::{
 
 /// Longest key that is the name of its file; the name of a file has at most 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
+/// Revisions that the summary of an import names.
+const REVISIONS_SHOWN: usize = 20;
 
 #[derive(Debug, Args)]
 pub(super) struct ExportArgs {
@@ -135,10 +137,13 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
 fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
     let input = Input::new(backup, args.opening.read()?);
     let state = args.point.read(&input, args.data_key_file.as_deref())?.into_state();
+    // A backup has the whole keys.
+    let prefix = args.node.definition_prefix()?;
     let mut found: Vec<&Arc<Collection>> = Vec::new();
     for key in &args.definitions {
-        let collection = state.definition(key).or_else(|| {
-            let deleted = state.last_deleted(key)?;
+        let whole = format!("{prefix}{key}");
+        let collection = state.definition(&whole).or_else(|| {
+            let deleted = state.last_deleted(&whole)?;
             note(format_args!("definition {key} was deleted before the backup, which has kept it"));
             Some(deleted)
         });
@@ -146,7 +151,7 @@ fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
         found.push(collection.ok_or_else(missing)?);
     }
     if args.definitions.is_empty() {
-        found.extend(state.definitions());
+        found.extend(state.definitions().filter(|one| one.definition.key.as_str().starts_with(&prefix)));
     }
     let total = found.iter().map(|collection| collection.by_key.len()).sum::<u64>();
     let progress = Progress::new(usize::try_from(total).unwrap_or(usize::MAX), "configs");
@@ -154,7 +159,7 @@ fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
     let failed = |error: serde_json::Error| Failure::Failed(format!("{}: {error}", backup.display()));
     for collection in &found {
         let definition = &collection.definition;
-        let key = definition.key.as_str();
+        let key = &definition.key.as_str()[prefix.len()..];
         let schema = definition.schema.as_ref();
         let value = ManifestDefinition {
             indexes: definition.indexes.clone(),
@@ -172,7 +177,8 @@ fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
         }
     }
     drop(progress);
-    let exported: Vec<String> = found.iter().map(|found| found.definition.key.as_str().to_owned()).collect();
+    let exported: Vec<String> =
+        found.iter().map(|found| found.definition.key.as_str()[prefix.len()..].to_owned()).collect();
     finish(args, files, &exported)
 }
 
@@ -220,10 +226,23 @@ pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let wanted = Manifests::read(&FileArgs::folder(&args.dir))?;
     with_cluster(&args.node, &args.tries, async |client| {
         let plan = ApplyPlan::new(&client, &wanted, false).await?;
-        let (plan, _) = execute(&client, plan, true, &WayArgs::default()).await?;
+        let (plan, revisions) = execute(&client, plan, true, &WayArgs::default()).await?;
         let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
-        let data = json!({ "dir": args.dir, "changed": changed, "unchanged": unchanged });
-        summary(&args.node, &data, &format!("{changed} changed, {unchanged} unchanged"))
+        let data =
+            json!({ "dir": args.dir, "changed": changed, "unchanged": unchanged, "revisions": revisions });
+        let at = match revisions.as_slice() {
+            [] => String::new(),
+            [one] => format!("; revision {one}"),
+            all => {
+                let shown: Vec<String> = all.iter().take(REVISIONS_SHOWN).map(u64::to_string).collect();
+                let more = match all.len().saturating_sub(REVISIONS_SHOWN) {
+                    0 => String::new(),
+                    more => format!(" and {more} more, which -o json lists"),
+                };
+                format!("; revisions {}{more}", shown.join(" "))
+            }
+        };
+        summary(&args.node, &data, &format!("{changed} changed, {unchanged} unchanged{at}"))
     })
 }
 

@@ -6,19 +6,27 @@
 //!
 //! A value that the access key may not see is set back by a rollback, for which the node reads it.
 //!
+//! A change request that was applied is the revision at which it was.
+//!
 //! **Invariants:** each operation is conditional on the revision that it takes back. If another client changes one of the
 //! configs meanwhile, the batch fails and nothing is changed. No secret value is shown without `--show-secrets`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    str::FromStr,
+};
 
 use clap::Args;
 use concord_client::{Client, Error, Operation, PutMode, Request};
+use concord_model::system::change::ChangeId;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
     apply::with_names,
+    change::{self, WayArgs},
+    changes,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::{self, Versioned, config_path, definition_path, keep_redacted, texts},
     document,
@@ -27,6 +35,7 @@ use super::{
     manifest::{config_json, name},
     mask::Mask,
     output::{Format, Table, cell, confirm, counted, print_done, print_value, say},
+    two_environments::{is_in, without},
 };
 
 /// Most revisions of one call: more operations than a batch has.
@@ -40,18 +49,20 @@ const SHOWN_MAX: usize = 60;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: concord undo 4711 --dry-run\n\nA batch or an `apply` is one revision. `concord changes` \
-                        lists the latest ones."
+    after_help = "Example: concord undo 4711 --dry-run\n\nA batch, an `apply` or a change request is one revision. `concord \
+                  changes` lists the latest ones."
 )]
 pub(super) struct UndoArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
     tries: TryArgs,
-    /// The revision whose changes are taken back; several for an `apply --split`
-    #[arg(required = true, value_name = "REVISION", num_args = 1..=REVISIONS_MAX)]
-    revisions: Vec<u64>,
-    /// Validate and show what would be set back, without storing anything
+    #[command(flatten)]
+    way: WayArgs,
+    /// The revision whose changes are taken back, or the id of a change request; several for an `apply --split`
+    #[arg(required = true, value_name = "REVISION|CHANGE", num_args = 1..=REVISIONS_MAX)]
+    undone: Vec<UndoneChange>,
+    /// Show what would be set back, and validate it unless it is proposed, without storing anything
     #[arg(long)]
     dry_run: bool,
     /// Do not ask for confirmation
@@ -60,6 +71,53 @@ pub(super) struct UndoArgs {
     /// Show secret values
     #[arg(long)]
     show_secrets: bool,
+}
+
+/// What is taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum UndoneChange {
+    Revision(u64),
+    /// The id of a change request.
+    Request(String),
+}
+
+impl FromStr for UndoneChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(revision) => Ok(Self::Revision(revision)),
+            // One id in 10^9 has no letter.
+            Err(_) if ChangeId::parse(text).is_some() => Ok(Self::Request(text.to_owned())),
+            Err(_) => Err("expected a revision, or the id of a change request".into()),
+        }
+    }
+}
+
+impl UndoneChange {
+    /// How messages name it.
+    fn shown(&self) -> String {
+        match self {
+            Self::Revision(revision) => format!("revision {revision}"),
+            Self::Request(id) => format!("change request {id}"),
+        }
+    }
+
+    /// The revision that it made.
+    async fn revision(&self, client: &Client) -> Result<u64, Failure> {
+        match self {
+            Self::Revision(revision) => Ok(*revision),
+            Self::Request(id) => {
+                let change = change::get(client, id).await?;
+                change["applied"]["revision"].as_u64().ok_or_else(|| {
+                    let phase = cell(&change["phase"]);
+                    Failure::Missing(format!(
+                        "change request {id} was not applied, so it changed nothing: it is {phase}"
+                    ))
+                })
+            }
+        }
+    }
 }
 
 /// A config that the revisions changed.
@@ -115,12 +173,15 @@ struct UndoPlan {
 
 /// Runs the command.
 pub(super) fn run(args: &UndoArgs) -> Result<(), Failure> {
-    let revisions: BTreeSet<u64> = args.revisions.iter().copied().collect();
-    let listed = revisions.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    let noun = if revisions.len() == 1 { "revision" } else { "revisions" };
     let format = args.node.format.or_table();
-    let tries = args.tries.or_reason(format!("undo of {noun} {listed}"));
+    let named: Vec<String> = args.undone.iter().map(UndoneChange::shown).collect();
+    let named = named.join(", ");
+    let tries = args.way.tries_or(&args.tries, format!("undo of {named}"));
     with_cluster(&args.node, &tries, async |client| {
+        let mut revisions = BTreeSet::new();
+        for undone in &args.undone {
+            revisions.insert(undone.revision(&client).await?);
+        }
         let mut plan = UndoPlan::new(&client, &revisions).await?;
         if !args.show_secrets {
             plan.hide_secrets();
@@ -135,20 +196,7 @@ pub(super) fn run(args: &UndoArgs) -> Result<(), Failure> {
             print_value(&format, &Value::Null, &plan.table())?;
         }
         plan.left.iter().for_each(|left| say(format_args!("not undone: {}: {}", left.name, left.why)));
-        let revision = if plan.reversals.is_empty() {
-            None
-        } else {
-            if !args.dry_run {
-                let count = counted(plan.reversals.len() as u64, "config");
-                confirm(&format!("{count} will be set back to what was before {noun} {listed}"), args.yes)?;
-                interrupt::now(Doing::Writing);
-            }
-            let operations = plan.reversals.iter().map(|reversal| &reversal.operation);
-            let sent = client.send(Request::batch(operations).dry_run(args.dry_run)).await;
-            let names = |place: usize| plan.reversals.get(place).map(Reversal::name);
-            sent.and_then(|answer| answer.applied()).map_err(|error| with_names(error, names))?.revision
-        };
-        plan.report(&format, args.dry_run, revision)
+        plan.execute(&client, args, &named, &format).await
     })
 }
 
@@ -185,7 +233,7 @@ impl Reversal {
 }
 
 /// A value in the table.
-fn shown(value: Option<&Value>) -> String {
+pub(super) fn shown(value: Option<&Value>) -> String {
     let text = value.map_or_else(|| "absent".into(), Value::to_string);
     match text.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -196,10 +244,14 @@ fn shown(value: Option<&Value>) -> String {
 impl UndoPlan {
     async fn new(client: &Client, revisions: &BTreeSet<u64>) -> Result<Self, Failure> {
         let (mut plan, mut configs) = (Self::default(), BTreeMap::new());
+        // What a revision changed in other environments is listed, too.
+        let everywhere = client.in_environment(None)?;
         for revision in revisions {
-            let changes = changes_of(client, *revision).await?;
-            for change in changes.as_array().into_iter().flatten() {
-                plan.add(*revision, change, &mut configs);
+            let mut changes = changes_of(&everywhere, *revision).await?;
+            for change in changes.as_array_mut().into_iter().flatten() {
+                if plan.enter(change, client.environment()) {
+                    plan.add(*revision, change, &mut configs);
+                }
             }
         }
         let definitions: BTreeSet<String> =
@@ -231,6 +283,19 @@ impl UndoPlan {
         Ok(plan)
     }
 
+    /// Takes the environment of the command off the key of a change. False if it is of another one.
+    fn enter(&mut self, change: &mut Value, environment: Option<&str>) -> bool {
+        let Some(environment) = environment else { return true };
+        let whole = cell(&change["config_definition_key"]);
+        if is_in(environment, &whole) {
+            change["config_definition_key"] = without(environment, &whole).into();
+            return true;
+        }
+        let name = name(&whole, &cell(&change["config_key"]));
+        self.left.push(Left { name, why: format!("it is not of environment {environment}") });
+        false
+    }
+
     /// Adds a change of a revision.
     fn add(
         &mut self,
@@ -242,6 +307,10 @@ impl UndoPlan {
         let key = cell(&change["config_key"]);
         if key.is_empty() {
             let why = match change["type"].as_str() {
+                // Only the event of an undone deletion has the number of the configs that returned.
+                Some("definition_created") if !change["count"].is_null() => {
+                    "its deletion was undone; `concord definition delete` deletes it again"
+                }
                 Some("definition_created") => "it was created; `concord definition delete` deletes it",
                 Some("definition_deleted") => "it was deleted; `concord definition undelete` makes it again",
                 _ => "changes of definitions are not undone; `concord definition history` shows what it was",
@@ -277,6 +346,38 @@ impl UndoPlan {
         table
     }
 
+    /// Makes the changes, proposes them, or tries them.
+    async fn execute(
+        &self,
+        client: &Client,
+        args: &UndoArgs,
+        named: &str,
+        format: &Format,
+    ) -> Result<(), Failure> {
+        let operations = || self.reversals.iter().map(|reversal| &reversal.operation);
+        let mut revision = None;
+        if !self.reversals.is_empty() && args.way.title().is_some() {
+            if !args.dry_run {
+                args.way
+                    .describing(format!("Undo of {named}: a note of the sender, which nobody checks."))
+                    .propose(client, change::operations(operations())?, false, format)
+                    .await?;
+                return self.rest(false);
+            }
+        } else if !self.reversals.is_empty() {
+            if !args.dry_run {
+                let count = counted(self.reversals.len() as u64, "config");
+                confirm(&format!("{count} will be set back to what was before {named}"), args.yes)?;
+                interrupt::now(Doing::Writing);
+            }
+            let sent = client.send(args.way.on(Request::batch(operations())).dry_run(args.dry_run)).await;
+            let names = |place: usize| self.reversals.get(place).map(Reversal::name);
+            revision =
+                sent.and_then(|answer| answer.applied()).map_err(|error| with_names(error, names))?.revision;
+        }
+        self.report(format, args.dry_run, revision)
+    }
+
     /// Prints what was done. The failure says that a part was not.
     fn report(&self, format: &Format, is_dry_run: bool, revision: Option<u64>) -> Result<(), Failure> {
         let (back, left) = (self.reversals.len() as u64, self.left.len());
@@ -301,28 +402,33 @@ impl UndoPlan {
         let meta = json!({ "changed": back, "left": left, "revision": revision });
         let data = json!({ "results": results, "left": not_undone, "meta": meta });
         print_done(format, &data, "name", text)?;
+        self.rest(is_dry_run)
+    }
+
+    /// The failure that says that a part was not undone.
+    fn rest(&self, is_dry_run: bool) -> Result<(), Failure> {
+        let (back, left) = (self.reversals.len(), self.left.len());
         if left == 0 {
             return Ok(());
         }
         let verb = if is_dry_run { "would not be" } else { "not" };
-        Err(Failure::Partial(format!("{left} of {} {verb} undone", back + left as u64)))
+        Err(Failure::Partial(format!("{left} of {} {verb} undone", back + left)))
     }
 }
 
 /// The changes of a revision, with the previous values of configs.
 async fn changes_of(client: &Client, revision: u64) -> Result<Value, Failure> {
-    let request =
-        Request::get("/api/v1/changes").query("from", revision).query("wait", 0).query("prev", true);
-    let answer = client.send(request).await?;
-    if answer.status() != StatusCode::NOT_MODIFIED {
-        let mut data = answer.data()?;
-        let first = data.pointer_mut("/events/0").filter(|event| event["revision"] == revision);
-        if let Some(event) = first {
-            return Ok(event["changes"].take());
-        }
+    let Some(mut event) = changes::at_revision(client, revision).await? else {
+        return Err(Failure::Missing(format!(
+            "revision {revision} is compacted: its changes are no longer known"
+        )));
+    };
+    if event["changes"].as_array().is_none_or(Vec::is_empty) {
+        let text =
+            format!("revision {revision} changed no definition or config that the access key may read");
+        return Err(Failure::Missing(text));
     }
-    let text = format!("revision {revision} changed no definition or config that the access key may read");
-    Err(Failure::Missing(text))
+    Ok(event["changes"].take())
 }
 
 /// The change that takes back what was changed; `None` if the config is what it was, and why there is none.
@@ -338,20 +444,23 @@ async fn reversal(
         return Ok(Err("what it was before is not known".into()));
     }
     match &now {
-        Some(now) if changed.is_deleted => {
-            return Ok(Err(format!("created again since, last changed at revision {}", now.revision)));
+        Some(_) if changed.is_deleted => {
+            return Ok(Err(since(client, (definition, key), "created again since", changed).await));
         }
         Some(now) if now.revision != last => {
-            return Ok(Err(format!("changed since, at revision {}", now.revision)));
+            return Ok(Err(since(client, (definition, key), "changed since", changed).await));
         }
-        None if !changed.is_deleted => return Ok(Err("deleted since".into())),
+        None if !changed.is_deleted => {
+            return Ok(Err(since(client, (definition, key), "deleted since", changed).await));
+        }
         Some(_) | None => {}
     }
     // The revision of a config that exists says it already.
     if (changed.is_deleted || changed.revisions.len() > 1)
         && !are_last(client, definition, key, &changed.revisions).await?
     {
-        return Ok(Err("changed by other revisions as well".into()));
+        let text = "changed by other revisions as well, the last time";
+        return Ok(Err(since(client, (definition, key), text, changed).await));
     }
     let (of, its_key) = (definition.to_owned(), key.to_owned());
     let operation = match (&changed.before, &now) {
@@ -386,6 +495,23 @@ async fn reversal(
     let (definition, key) = (definition.to_owned(), key.to_owned());
     let after = changed.before.clone();
     Ok(Ok(Some(Reversal { definition, key, now: now.map(|now| now.value), after, operation })))
+}
+
+/// Says by whom a config was changed since, and what sets it back all the same.
+async fn since(
+    client: &Client,
+    (definition, key): (&str, &str),
+    what: &str,
+    changed: &ChangedConfig,
+) -> String {
+    let by = changes::by_whom(client, definition, Some(key), &changed.revisions).await;
+    let next = match &changed.before {
+        Some(_) => {
+            format!("concord config rollback {definition} {key} --to {}", changed.first().saturating_sub(1))
+        }
+        None => format!("concord config delete {definition} {key}"),
+    };
+    format!("{what}{by}; to set it back all the same: {next}")
 }
 
 /// Whether these revisions, oldest first, made the last changes of a config.
@@ -446,6 +572,41 @@ mod tests {
         assert!(
             is_unknown("config_updated") && is_unknown("config_deleted") && !is_unknown("config_created")
         );
+    }
+
+    #[test]
+    fn a_change_of_another_environment_is_listed() {
+        let mut plan = UndoPlan::default();
+        let mut enter = |key: &str, environment: Option<&str>| {
+            let mut change = json!({"config_definition_key": key, "config_key": "k"});
+            let is_entered = plan.enter(&mut change, environment);
+            (is_entered, cell(&change["config_definition_key"]))
+        };
+        assert_eq!(enter("prod.d", None), (true, "prod.d".to_owned()));
+        assert_eq!(enter("prod.d", Some("prod")), (true, "d".to_owned()));
+        assert_eq!(enter("product.d", Some("prod")), (false, "product.d".to_owned()));
+        assert_eq!((plan.left.len(), plan.left[0].name.as_str()), (1, "config product.d/k"));
+    }
+
+    #[test]
+    fn an_undone_deletion_is_not_taken_for_a_new_definition() {
+        let created = json!({"type": "definition_created"});
+        let (plan, _) = changed(std::slice::from_ref(&created));
+        assert!(plan.left[0].why.contains("it was created"), "{plan:?}");
+        let mut undeleted = created;
+        undeleted["count"] = 0.into();
+        let (plan, _) = changed(&[undeleted]);
+        assert!(plan.left[0].why.contains("its deletion was undone"), "{plan:?}");
+    }
+
+    #[test]
+    fn a_revision_and_a_change_request_are_told_apart() {
+        let parse = |text: &str| text.parse::<UndoneChange>();
+        assert_eq!(parse("4711"), Ok(UndoneChange::Revision(4711)));
+        assert_eq!(parse("7hQx2mVb9KsT"), Ok(UndoneChange::Request("7hQx2mVb9KsT".into())));
+        for wrong in ["", "-1", "a/b"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

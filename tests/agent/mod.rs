@@ -8,6 +8,7 @@
 //! | `secret_edits` | after random edits, are the files as the model says, and is no secret where it may not be? |
 
 mod absence;
+mod environment;
 mod files;
 mod rights;
 mod secret_edits;
@@ -28,6 +29,7 @@ struct Agent {
     port: u16,
     urls: String,
     key: String,
+    environment: Option<&'static str>,
     child: Option<Child>,
 }
 
@@ -39,7 +41,8 @@ impl Agent {
         let urls: Vec<String> =
             cluster.nodes.iter().map(|node| format!("http://{}", node.api_addr())).collect();
         let key = cluster.client(1).key;
-        let agent = Self { root, port: ports::free("127.0.0.1"), urls: urls.join(","), key, child: None };
+        let (port, urls) = (ports::free("127.0.0.1"), urls.join(","));
+        let agent = Self { root, port, urls, key, environment: None, child: None };
         agent.configure(settings);
         agent
     }
@@ -77,7 +80,8 @@ impl Agent {
             .current_dir(&self.root)
             .env("HOME", &self.root)
             .env("CONCORD_URL", &self.urls)
-            .env("CONCORD_API_KEY", &self.key);
+            .env("CONCORD_API_KEY", &self.key)
+            .envs(self.environment.map(|name| ("CONCORD_ENVIRONMENT", name)));
         command
     }
 

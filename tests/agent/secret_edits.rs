@@ -72,6 +72,7 @@ async fn random_edits_are_in_the_files_and_no_secret_is_where_it_may_not_be() {
         port: ports::free("127.0.0.1"),
         urls: blind.urls.clone(),
         key: cluster.client(1).key,
+        environment: None,
         child: None,
     };
     std::fs::create_dir_all(&seeing.root).unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::files::files_below;
 use crate::harness::{
-    Cluster, Options, check, eventually,
+    Client, Cluster, Options, check, eventually,
     load::{define, everything, set},
     number,
 };
@@ -177,7 +177,18 @@ impl BitrotRun {
         }
     }
 
-    /// Every record of the node, and its digest.
+    /// The node lists the same changes as another one, once that has sent what a damaged piece of the history held.
+    async fn has_all_changes(&mut self, id: u64) {
+        let changes = async |client: &Client| {
+            let call = client.get("/api/v1/changes").query(&[("latest", "1000"), ("definition", "rot")]);
+            call.insist().await.expect(200).data()["events"].clone()
+        };
+        let expected = changes(&self.cluster.client(id % 3 + 1)).await;
+        assert!(expected.as_array().is_some_and(|events| events.len() > RECORDS));
+        assert_eq!(changes(&self.cluster.client(id)).await, expected);
+    }
+
+    /// Every record of the node, its digest, and the changes.
     async fn compare(&mut self, id: u64, what: &str) {
         self.cluster.ready().await;
         let shown = everything(&self.cluster.client(id), "rot").await;
@@ -189,6 +200,7 @@ impl BitrotRun {
                 .push(format!("{what}: node {id} shows {keys:?} different from what was written"));
         }
         self.cluster.equal_digests().await;
+        self.has_all_changes(id).await;
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `{"transaction_begin":{…}}`, `{"transaction_end":{…}}` | a transaction, likewise |
 //! | `{"contradiction":"…"}` | what one client saw to be wrong by itself |
 //! | `{"fault":{"at":ns,"text":"…"}}` | a fault begins or ends |
+//! | `{"deed_begin":{…}}`, `{"deed_end":{…}}` | what somebody did to a change request (`changes/deed.rs`), likewise |
 //! | `{"key_ended":{"by":…,"end":{"at":ns,"revision":…}}}` | it was acknowledged that a credential may write no more |
 //!
 //! An operation is `{"number":7,"client":3,"key":"def/cfg","op":"get|create|put|upsert|patch|delete|rollback","value":…,
@@ -35,6 +36,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+
+use super::changes::deed::{By, Deed, What};
 
 /// What an operation does to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,6 +215,8 @@ enum Line {
     PointInTime(PointInTimeRead),
     TransactionBegin(Transaction),
     TransactionEnd(Transaction),
+    DeedBegin(Deed),
+    DeedEnd(Deed),
     Contradiction(String),
     Fault { at: u64, text: String },
     KeyEnded { by: String, end: End },
@@ -230,6 +235,8 @@ pub(crate) struct History {
     operations: Mutex<Vec<Operation>>,
     list_reads: Mutex<Vec<ListRead>>,
     point_in_time_reads: Mutex<Vec<PointInTimeRead>>,
+    /// By their numbers.
+    deeds: Mutex<BTreeMap<u64, Deed>>,
     /// By the batch of `then`.
     transactions: Mutex<BTreeMap<u64, Transaction>>,
     /// Contradictions that one client saw by itself, as when a repeated request got another answer.
@@ -265,6 +272,7 @@ impl History {
             operations: Mutex::default(),
             list_reads: Mutex::default(),
             point_in_time_reads: Mutex::default(),
+            deeds: Mutex::default(),
             transactions: Mutex::default(),
             contradictions: Mutex::default(),
             ends: Mutex::default(),
@@ -296,6 +304,9 @@ impl History {
             Line::PointInTime(read) => locked(&self.point_in_time_reads).push(read),
             Line::TransactionBegin(made) | Line::TransactionEnd(made) => {
                 drop(locked(&self.transactions).insert(made.branches[0], made));
+            }
+            Line::DeedBegin(deed) | Line::DeedEnd(deed) => {
+                drop(locked(&self.deeds).insert(deed.number, deed));
             }
             Line::Contradiction(text) => locked(&self.contradictions).push(text),
             Line::Fault { .. } => {}
@@ -347,6 +358,27 @@ impl History {
     /// Notes what became of it.
     pub(crate) fn record_transaction(&self, transaction: Transaction) {
         self.keep(Line::TransactionEnd(transaction));
+    }
+
+    /// A deed that begins now.
+    pub(crate) fn deed(&self, what: What, by: &By) -> Deed {
+        Deed { what, by: by.clone(), call: self.now(), ..Deed::default() }
+    }
+
+    /// Notes a deed that is about to be done, and gives it its number.
+    pub(crate) fn begin_deed(&self, deed: &mut Deed) {
+        deed.number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.keep(Line::DeedBegin(deed.clone()));
+    }
+
+    /// Notes what became of it.
+    pub(crate) fn record_deed(&self, deed: Deed) {
+        self.keep(Line::DeedEnd(deed));
+    }
+
+    /// All deeds. Those in flight are unknown.
+    pub(crate) fn deeds(&self) -> Vec<Deed> {
+        locked(&self.deeds).values().cloned().collect()
     }
 
     pub(crate) fn record_fault(&self, text: &str) {

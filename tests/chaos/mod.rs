@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `workload`, `requests` | the clients: which operations they choose, how one is sent, sent again, answered |
 //! | `transactions`, `bank` | batches of the clients that rest on what they read; money that is moved by them |
+//! | `changes` | change requests: who makes, approves and applies them, and their checker |
 //! | `rights` | what a key without a right is refused; secret values |
 //! | `expensive` | operations of the clients that cost much: schemas, lists, dry runs |
 //! | `stored_keys` | access keys, in whose names the clients work while they are revoked, rotated, limited |
@@ -16,12 +17,14 @@
 //! | `history` | records what the clients did, as it happens |
 //! | `check` | checks that record by itself: linearizability of each key, revisions, lists |
 //! | `service_history` | checks it against the service's own history, and the watches too |
+//! | `leaders` | a run of its own: change requests, and a leader that is killed again and again |
 //! | `power`, `bitrot` | runs of their own: power cuts, and bits that flip on a disk |
 //!
 //! **Invariant:** an answer that says nothing of the state proves nothing; every other answer is checked.
 
 mod bank;
 mod bitrot;
+mod changes;
 mod check;
 mod data_keys;
 mod expensive;
@@ -29,6 +32,7 @@ mod faults;
 pub(crate) mod files;
 mod freezes;
 mod history;
+mod leaders;
 mod nemesis;
 pub(crate) mod network;
 mod power;
@@ -51,6 +55,7 @@ use std::{
 
 use futures::FutureExt;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::harness::{
     Client, Cluster, Node, Options, is_encrypted,
@@ -61,6 +66,7 @@ use crate::harness::{
     watch::Follower,
 };
 use bank::BANK;
+use changes::{PersonAdmin, Proposer, Witness};
 use faults::{Fault, Record};
 use freezes::Freezer;
 use history::{History, Kind, Operation};
@@ -80,6 +86,8 @@ const PERIOD: Duration = Duration::from_secs(4);
 const QUIET: Duration = Duration::from_millis(1500);
 /// Watches that are followed throughout the run.
 const FOLLOWERS: usize = 4;
+/// Workers at change requests, beside the clients.
+const PROPOSERS: usize = 3;
 /// Revisions of history that two of the nodes retain, in a run with retention.
 const RETAINED: [u64; 2] = [1500, 3000];
 
@@ -141,6 +149,7 @@ async fn promises_hold_under_faults() {
     let shared = Arc::new(Shared::new(History::new(plan.history.as_deref()), Mix::default()));
     workload::prepare(&cluster.client(1)).await;
     rights::prepare(&cluster.client(1), &shared).await;
+    changes::prepare(&cluster.client(1), &shared).await;
     define(&cluster.client(1), ROOM).await;
     expensive::prepare(&cluster.client(1)).await;
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
@@ -166,9 +175,12 @@ async fn promises_hold_under_faults() {
     let (watches, compaction_revision, more) = check_service_history(&cluster, &shared, followers).await;
     violations.extend(more);
     violations.extend(violations_in_logs(&cluster));
+    let (changes, more) = changes::check(&cluster.clients(), false, &shared).await;
+    violations.extend(more);
     violations.extend(record.violations.iter().cloned());
     let mut summary = summary(&plan, &shared, &record, &violations);
     summary["watches"] = json!(watches);
+    summary["changes"] = changes;
     // Fewer entries than revisions: writes shared entries.
     summary["entries"] = json!(cluster.place_in_log(1).await);
     let status = cluster.client(1).status().await.unwrap_or_else(|why| panic!("{why}"));
@@ -231,6 +243,7 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
     let admin = tokio::spawn(async move { KeyAdmin { shared: &keys, nodes, rng }.run().await });
     let (freezes, nodes, rng) = (Arc::clone(shared), nemesis.cluster.clients(), nemesis.rng.fork());
     let freezer = tokio::spawn(async move { Freezer { shared: &freezes, nodes, rng }.run().await });
+    let changes = people_at_work(&nemesis.cluster.clients(), shared, PROPOSERS, || nemesis.rng.fork());
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
     let count = if plan.is_long { count.max(kinds.len()) } else { count };
     let begin = Instant::now();
@@ -249,6 +262,27 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
     }
     admin.await.expect("no client panics");
     freezer.await.expect("no client panics");
+    changes.join_all().await;
+}
+
+/// Starts the workers at change requests, who changes keys meanwhile, and the witnesses.
+fn people_at_work(
+    nodes: &[Client],
+    shared: &Arc<Shared>,
+    proposers: usize,
+    mut rng: impl FnMut() -> fastrand::Rng,
+) -> JoinSet<()> {
+    let mut all = JoinSet::new();
+    for _ in 0..proposers {
+        let (shared, nodes, rng) = (Arc::clone(shared), nodes.to_vec(), rng());
+        all.spawn(async move { Proposer { shared: &shared, nodes, rng }.run().await });
+    }
+    let (of_admin, of_witness) = (Arc::clone(shared), Arc::clone(shared));
+    let (to_keep, to_see) = (nodes.to_vec(), nodes.to_vec());
+    let (keeping, seeing) = (rng(), rng());
+    all.spawn(async move { PersonAdmin::new(&of_admin, to_keep, keeping).run().await });
+    all.spawn(async move { Witness { shared: &of_witness, nodes: to_see, rng: seeing }.run().await });
+    all
 }
 
 /// The harness itself failed in the middle of a run: what was recorded until then is checked all the same.

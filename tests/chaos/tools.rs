@@ -108,6 +108,14 @@ pub(super) fn lose(percent: u8, from: &str, to: &str) {
 }
 
 impl Lasting {
+    /// Ends what holds up a process that has been killed: strace itself would wait for the end of the delay. The call is not
+    /// made any more.
+    pub(crate) fn end_for_dead(self) {
+        let Self::Tampered(mut strace) = self else { return self.end() };
+        drop(strace.kill());
+        drop(strace.wait());
+    }
+
     /// Ends all but a cut and full volumes, which are ended by what made them.
     pub(crate) fn end(self) {
         match self {

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     bank::{BANK, Bank},
+    changes::Changes,
     expensive::Expensive,
     freezes::Freezes,
     history::{History, Kind, ListRead, Operation, PointInTimeRead},
@@ -166,6 +167,7 @@ pub(crate) struct Shared {
     pub(crate) schemas: AtomicU64,
     pub(crate) expensive: Expensive,
     pub(crate) freezes: Freezes,
+    pub(crate) changes: Changes,
     pub(super) bank: Bank,
     pub(crate) stored_keys: StoredKeys,
     pub(super) limited: Mutex<Limited>,
@@ -187,6 +189,7 @@ impl Shared {
             schemas: AtomicU64::new(0),
             expensive: Expensive::default(),
             freezes: Freezes::default(),
+            changes: Changes::default(),
             bank: Bank::default(),
             stored_keys: StoredKeys::default(),
             limited: Mutex::default(),

@@ -4,13 +4,16 @@ use std::{
     io,
     path::Path,
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
+use super::change_requests::{CHANGES, act, becomes, create_timed, restricted, text, time};
 use crate::harness::{
     Client, Cluster, Node, Options, check, eventually,
     load::{Load, config, define, everything, set},
+    time::must_not_happen,
 };
 
 fn program(arguments: &[&str]) -> Command {
@@ -336,4 +339,120 @@ async fn what_a_node_hands_out_is_encrypted_and_signed_where_its_settings_say_so
         &signer,
     ]));
     assert_eq!(restored["digest"], plain["digest"]);
+}
+
+#[tokio::test]
+async fn a_restored_cluster_does_nothing_by_itself_that_was_armed_before() {
+    const REVERT_AFTER: Duration = Duration::from_secs(25);
+    let (mut cluster, ann, bob) = restricted("backup-held").await;
+    let by = |key: &str| cluster.client(1).with_credential(key);
+    let times = json!({"apply": "when_approved", "revert_after_s": REVERT_AFTER.as_secs()});
+    let armed = create_timed(&by(&ann), "armed", 7, &times).await;
+    act(&by(&bob), &armed, "approve", "approve-armed").await.expect(200);
+    becomes(&by(&ann), &armed, "it is armed", |change| change["revert"]["state"] == "armed").await;
+    let armed_at = Instant::now();
+    let left = create_timed(&by(&ann), "left", 9, &json!({"schedule": {"not_before": time(20)}})).await;
+    act(&by(&bob), &left, "approve", "approve-left").await.expect(200);
+    let scheduled = act(&by(&ann), &left, "apply", "apply-left").await.expect(200);
+    assert_eq!(scheduled.data()["phase"], "scheduled");
+    let file = cluster.root().join("held.backup");
+    back_up(&cluster.nodes[0], &file).await;
+    cluster.kill_all();
+
+    let settings = cluster.nodes[0].settings.clone();
+    let mut first = Node::new(7, cluster.root(), &settings);
+    let named = format!("7={}@{}", first.api_addr(), first.peer_addr());
+    let directory = first.directory.to_str().unwrap().to_owned();
+    let from = file.to_str().unwrap();
+    let restored =
+        shown(&concord(&["restore", "--from", from, "--data-dir", &directory, "--member", &named]));
+    assert_eq!((&restored["held_changes"], &restored["held_reverts"]), (&json!(1), &json!(1)));
+    first.start().await;
+    let client = first.client();
+    let held = becomes(&client, &left, "the restored node serves", |_| true).await;
+    assert_eq!((&held["phase"], &held["approvals"]), (&json!("held"), &json!([])));
+    let rest = (REVERT_AFTER + Duration::from_secs(5)).saturating_sub(armed_at.elapsed());
+    must_not_happen("what was armed waits for a person", rest, async || {
+        let read = client.get(&config("prod.limits", "k")).attempt().await?;
+        check(read.status == 200 && read.body["data"]["data"]["n"] == 7, || format!("{read:?}"))
+    })
+    .await;
+    let list = client.get(CHANGES).query(&[("revert", "held")]).insist().await.expect(200);
+    assert_eq!(list.data()["results"][0]["change_id"], text(&armed, "change_id"));
+    let view = client.status().await.unwrap();
+    let kinds: Vec<_> = view["alarms"].as_array().into_iter().flatten().map(|alarm| &alarm["type"]).collect();
+    assert!(kinds.contains(&&json!("revert_held")), "{view}");
+    // A person takes it back.
+    let path = format!("{CHANGES}{}/revert", text(&armed, "change_id"));
+    let revert =
+        client.post(&path, &json!({ "digest": text(&armed, "digest") })).query(&[("bypass", "true")]);
+    let revert = revert.header("x-change-reason", "restored").header("idempotency-key", "revert");
+    let done = revert.insist().await.expect(200);
+    assert_eq!(
+        (&done.data()["revert"]["state"], &done.data()["reviews_missing"]),
+        (&json!("done"), &json!(2))
+    );
+    let read = client.get(&config("prod.limits", "k")).insist().await.expect(200);
+    assert_eq!(read.data()["data"]["n"], 0);
+}
+
+#[tokio::test]
+async fn nobody_is_attested_in_a_restored_cluster() {
+    let (mut cluster, ann, bob) = restricted("backup-attested").await;
+    let by = |key: &str| cluster.client(1).with_credential(key);
+    let open = create_timed(&by(&ann), "open", 7, &json!({})).await;
+    act(&by(&bob), &open, "approve", "approve").await.expect(200);
+    let keys = cluster.client(1).get("/api/v1/api_key/").insist().await.expect(200);
+    let attested = |answer: &crate::harness::Answer| -> Vec<Value> {
+        answer.data()["results"].as_array().into_iter().flatten().map(|key| key["attested"].clone()).collect()
+    };
+    assert_eq!(attested(&keys), [json!(true), json!(true)]);
+    let file = cluster.root().join("attested.backup");
+    back_up(&cluster.nodes[0], &file).await;
+    // Since then somebody else has the secret that the backup knows.
+    let of_bob =
+        keys.data()["results"].as_array().into_iter().flatten().find(|key| key["person"]["label"] == "bob");
+    let id = of_bob.expect("it is listed")["key_id"].as_str().expect("an id").to_owned();
+    let rotate = by(&bob).post(&format!("/api/v1/api_key/{id}/rotate"), &json!({"grace_s": 0}));
+    rotate.header("idempotency-key", "rotate").insist().await.expect(200);
+    cluster.kill_all();
+
+    let settings = cluster.nodes[0].settings.clone();
+    let mut first = Node::new(7, cluster.root(), &settings);
+    let named = format!("7={}@{}", first.api_addr(), first.peer_addr());
+    let directory = first.directory.to_str().unwrap().to_owned();
+    shown(&concord(&[
+        "restore",
+        "--from",
+        file.to_str().unwrap(),
+        "--data-dir",
+        &directory,
+        "--member",
+        &named,
+    ]));
+    first.start().await;
+    let client = first.client();
+    let held = becomes(&client, &open, "the restored node serves", |_| true).await;
+    assert_eq!((&held["phase"], &held["approvals"]), (&json!("held"), &json!([])));
+    let keys = client.get("/api/v1/api_key/").insist().await.expect(200);
+    assert_eq!(attested(&keys), [json!(false), json!(false)]);
+    // The old secret is good again, and its holder is nobody whose approval counts.
+    let path = format!("{CHANGES}{}", text(&open, "change_id"));
+    let as_ann = client.with_credential(&ann);
+    let rebased = as_ann.post(&format!("{path}/rebase"), &json!({})).insist().await.expect(200);
+    assert_eq!(
+        (&rebased.data()["attested"], &rebased.data()["approvals_needed"]),
+        (&json!(false), &json!(2))
+    );
+    let digest = json!({ "digest": text(&rebased, "digest") });
+    let thief = client.with_credential(&bob);
+    let approve = thief.post(&format!("{path}/approve"), &digest).insist().await.expect(403);
+    assert_eq!(approve.body["errors"][0]["code"], "key_not_attested");
+    let apply = as_ann.post(&format!("{path}/apply"), &digest).insist().await.expect(409);
+    assert_eq!(apply.body["errors"][0]["code"], "not_approved");
+    let view = client.status().await.unwrap();
+    let kinds: Vec<_> = view["alarms"].as_array().into_iter().flatten().map(|alarm| &alarm["type"]).collect();
+    assert!(kinds.contains(&&json!("approvers_missing")), "{view}");
+    let read = client.get(&config("prod.limits", "k")).insist().await.expect(200);
+    assert_eq!(read.data()["data"]["n"], 0);
 }

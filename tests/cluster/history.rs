@@ -8,7 +8,7 @@ use crate::harness::{
     load::{config, define, set},
 };
 
-const FETCHED: &str = "fetched the history that this node was missing";
+const FETCHED: &str = "fetched the history that was missing or damaged on this node";
 
 fn history_of(client: &Client, key: &str) -> Call {
     client.get(&format!("{}/history", config("d", key))).query(&[("limit", "1000")])

@@ -333,3 +333,28 @@ async fn the_audit_logs_of_all_nodes_are_one_list() {
     assert_eq!((nodes, done.code), (vec![1, 2], 8), "{done:?}");
     assert!(done.err.contains("lines of node 3 are missing: "), "{done:?}");
 }
+
+#[tokio::test]
+async fn the_new_client_address_of_a_member_is_that_of_its_node() {
+    let cluster = Cluster::start("cli-member-address").await;
+    let user = User::of(&cluster);
+    let address = |place: usize| cluster.nodes[place].api_addr();
+    // A name that the cluster does not know as one of its addresses.
+    let renamed = |place: usize| {
+        let (_, port) =
+            address(place).rsplit_once(':').map(|(host, port)| (host.to_owned(), port.to_owned())).unwrap();
+        format!("localhost:{port}")
+    };
+    let update = async |api_addr: &str| {
+        user.run(&["member", "update", "3", "--api-addr", api_addr, "--dry-run"]).await
+    };
+    let other = update(&renamed(1)).await;
+    let text = format!("{} is the client address of node 2, not of node 3", renamed(1));
+    assert!(other.code == 1 && other.err.contains(&text), "{other:?}");
+    let own = update(&renamed(2)).await;
+    assert_eq!((own.code, own.err.as_str()), (0, ""), "{own:?}");
+    // Where nobody answers, it may be this machine that does not reach it.
+    let unreached = update("localhost:1").await;
+    assert!(unreached.code == 0 && unreached.err.contains("was not checked"), "{unreached:?}");
+    assert_ne!(update("nonsense").await.code, 0);
+}

@@ -42,7 +42,7 @@ async fn a_freeze_refuses_changes_with_an_exit_code_until_it_is_ended() {
     }
     assert_eq!(user.json(&["config", "get", "prod.limits", "acme"]).await["data"], json!({"n": 2}));
     let listed = user.ok(&["env", "list"]).await;
-    assert!(listed.contains("incident 4711") && listed.starts_with("ENVIRONMENT  FROZEN UNTIL"), "{listed}");
+    assert!(listed.contains("incident 4711") && listed.starts_with("ENVIRONMENT  DIRECT WRITES"), "{listed}");
     assert_eq!(user.ok(&["unfreeze", "prod"]).await, "environment prod is not frozen any more\n");
     assert_eq!(user.ok(&["unfreeze", "prod"]).await, "environment prod was not frozen\n");
     user.ok(&["config", "patch", "prod.limits", "acme", "--data", r#"{"n": 3}"#]).await;
@@ -105,4 +105,20 @@ async fn a_freeze_that_is_not_whole_is_a_usage_error() {
         assert_eq!(refused.code, 5, "{wrong:?}: {refused:?}");
     }
     assert_eq!(user.json(&["env", "list"]).await["results"], json!([]));
+}
+
+#[tokio::test]
+async fn a_first_freeze_keeps_the_rules_that_the_environment_had() {
+    let (_cluster, user) = frozen("cli-first-freeze").await;
+    let planned =
+        ["--from", "2199-12-23T18:00:00Z", "--until", "2200-01-02T08:00:00Z", "--reason", "holidays"];
+    user.ok(&[&["freeze", "default"], &planned[..]].concat()).await;
+    user.ok(&["env", "set", "default", "--approvals", "0"]).await;
+    user.ok(&["freeze", "foo", "--for", "1h", "--reason", "incident"]).await;
+    let foo = user.json(&["env", "get", "foo"]).await;
+    let reasons: Vec<&str> =
+        foo["freeze"].as_array().unwrap().iter().map(|one| one["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons, ["incident", "holidays"], "{foo}");
+    assert_eq!(user.ok(&["unfreeze", "bar", "--all"]).await, "environment bar was not frozen\n");
+    assert_eq!(user.run(&["env", "get", "bar"]).await.code, 3, "nothing was created");
 }

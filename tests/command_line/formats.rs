@@ -11,10 +11,11 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 20] = [
+const OTHERS: [&str; 22] = [
     "agent",
     "audit-accept",
     "change-approve",
+    "change-keep",
     "change-reject",
     "change-review",
     "change-withdraw",
@@ -29,6 +30,7 @@ const OTHERS: [&str; 20] = [
     "completions",
     "demo",
     "man",
+    "notify",
     "recover",
     "recover-root",
     "serve",
@@ -68,7 +70,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 66] = [
+const COMMANDS: [(&str, &[&str], i32); 70] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("changes", &["changes", "--since", "1h"], 0),
     ("undo", &["undo", "REVISION", "--dry-run"], 0),
@@ -108,6 +110,8 @@ const COMMANDS: [(&str, &[&str], i32); 66] = [
     ("definition-reindex", &["definition", "reindex", "limits"], 0),
     ("diff", &["diff", "-f", "other.yaml"], 1),
     ("env-set", &["env", "set", "FORMAT"], 0),
+    ("env-diff", &["env", "diff", "one", "two"], 1),
+    ("promote", &["promote", "--from", "one", "--to", "two", "--dry-run"], 0),
     ("freeze", &["freeze", "FORMAT", "--for", "1h", "--reason", "all formats"], 0),
     ("env-list", &["env", "list"], 0),
     ("env-get", &["env", "get", "yaml"], 0),
@@ -116,8 +120,10 @@ const COMMANDS: [(&str, &[&str], i32); 66] = [
     ("change-list", &["change", "list"], 0),
     ("change-show", &["change", "show", "CHANGE"], 0),
     ("change-rebase", &["change", "rebase", "CHANGE"], 0),
-    // Once it is applied, it is told again.
+    // Once it is applied, it is told again, and so is how it was taken back.
     ("change-apply", &["change", "apply", "CHANGE", "--yes"], 0),
+    ("change-revert", &["change", "revert", "CHANGE", "--yes", "--bypass", "formats"], 0),
+    ("change-create", &["change", "create", "FORMAT", "-f", "operations.yaml"], 0),
     ("explain", &["explain", "limits.plan"], 0),
     ("export", &["export", "--dir", "files"], 0),
     ("import", &["import", "--dir", "files"], 0),
@@ -195,8 +201,16 @@ async fn each_command_prints_each_format() {
         "properties: {plan: {const: pro}, quota: {properties: {requests: {type: integer}}}}",
     );
     user.write("read.yaml", "- {op: get_config, config_definition_key: limits, config_key: acme}\n");
+    user.write(
+        "operations.yaml",
+        "- {op: patch_config, config_definition_key: limits, config_key: acme, patch: {n: 6}}\n",
+    );
     let changed = revision(&user.ok(&["config", "patch", "limits", "initech", "--data", "{}"]).await);
     user.ok(&["config", "patch", "limits", "acme", "--data", r#"{"n": 0}"#]).await;
+    for definition in ["one.x", "two.x"] {
+        user.ok(&["definition", "create", definition]).await;
+    }
+    user.ok(&["config", "create", "one.x", "k", "--data", "{}"]).await;
     user.ok(&["cert", "ca", "--out", "ca"]).await;
     user.ok(&["backup", "--out", "one.backup"]).await;
     let key =

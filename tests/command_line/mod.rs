@@ -7,26 +7,33 @@
 //! | `editing` | is a config stored as the editor left it, and is nothing that was typed lost? |
 //! | `change_requests` | is a change proposed, shown, approved, applied and reviewed, and does each refusal say what to do? |
 //! | `environments` | does a freeze refuse what is tried, and is it ended, planned and kept as it was asked? |
+//! | `example_repository` | does the example repository do what its README says, and does no older or second pipeline win? |
 //! | `formats` | does every command print every format? |
 //! | `commands` | do transactions, the past, lists and watches of several definitions, indexes and probes work? |
 //! | `terminal` | what is shown on a terminal, and what is left by Ctrl-C? |
 //! | `failing` | what does it say of nodes that are gone, and of contexts? |
 //! | `local_cluster` | does `scripts/cluster.sh` name nodes that run with other settings than it is asked for? |
+//! | `notify` | does each event of change requests reach a webhook, whatever fails in between? |
 //! | `secrets` | is a value that a key may not see named, and hidden where people read? |
 //! | `secret_edits` | do random edits by such a key move, lose and show no secret value? |
 //! | `top` | does one command find a noisy key, and one a definition that grows? |
 //! | `undo` | is what a revision changed found and taken back, and nothing else? |
+//! | `promote` | are two environments compared at one revision, and is one made as the other is, and nothing else? |
 //! | `quickstart` | do the first five minutes with `concord demo` go as the documents say? |
 
 mod change_requests;
 mod commands;
 mod editing;
+mod env_option;
 mod environments;
+mod example_repository;
 mod failing;
 mod formats;
 mod local_cluster;
+mod notify;
 mod output;
 mod pipeline;
+mod promote;
 mod quickstart;
 mod secret_edits;
 mod secrets;

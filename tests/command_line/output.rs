@@ -154,6 +154,10 @@ async fn each_failure_has_its_exit_code() {
     let shown = user.run(&["definition", "create", "d", "--index", "a", "-v"]).await;
     assert!(shown.err.starts_with("curl -sS -X POST -H \"Authorization: $CONCORD_API_KEY\""), "{shown:?}");
     assert!(!shown.err.contains(&cluster.client(1).key));
+    let put = ["config", "create", "d", "k", "--data", r#"{"password": "hunter2"}"#, "-v"];
+    let shown = user.run(&put).await;
+    assert!(shown.code == 0 && shown.err.contains("--data-binary @-"), "{shown:?}");
+    assert!(!shown.err.contains("hunter2"), "{shown:?}");
 
     let file = user.write("limits.yaml", LIMITS);
     let quiet = user.run(&["apply", "-f", &file, "-q", "--request-id", "deploy-7"]).await;

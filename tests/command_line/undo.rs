@@ -52,9 +52,10 @@ async fn all(user: &User) -> Vec<Option<Value>> {
 
 /// Deletes a config, and returns the revision of that.
 async fn delete(user: &User, definition: &str, key: &str) -> String {
-    user.ok(&["config", "delete", definition, key, "--yes"]).await;
+    let deleted = revision(&user.ok(&["config", "delete", definition, key, "--yes"]).await);
     let newest = ["changes", "--limit", "1", "-o", "jsonpath={.results[0].revision}"];
-    user.ok(&newest).await.trim().to_owned()
+    assert_eq!(user.ok(&newest).await.trim(), deleted);
+    deleted
 }
 
 #[tokio::test]
@@ -63,7 +64,11 @@ async fn a_run_is_taken_back_except_what_was_changed_since() {
     let since = revision(&user.ok(&["config", "patch", "prod.limits", "b", "--data", r#"{"n": 3}"#]).await);
     let before = all(&user).await;
     let is_listed = |done: &Done| {
-        let left = format!("not undone: config prod.limits/b: changed since, at revision {since}\n");
+        let left = format!(
+            "not undone: config prod.limits/b: changed since by root at revision {since}; to set it back all the same: \
+             concord config rollback prod.limits b --to {}\n",
+            run.parse::<u64>().unwrap() - 1
+        );
         assert!(done.code == 8 && done.err.contains(&left), "{done:?}");
     };
     let tried = user.run(&["undo", &run, "--dry-run"]).await;
@@ -155,6 +160,50 @@ async fn a_freeze_refuses_an_undo_and_definitions_are_listed() {
 }
 
 #[tokio::test]
+async fn what_a_revision_changed_in_other_environments_is_listed() {
+    let (_cluster, user, _run) = with_run("cli-undo-env").await;
+    let both = "config_definition_key: dev.limits
+---
+{config_definition_key: dev.limits, config_key: k, data: {n: 1}}
+---
+{config_definition_key: prod.limits, config_key: a, data: {n: 9}}
+";
+    let done = user.run_with(&["apply", "-f", "-", "-o", "json"], both).await;
+    let done: Value = serde_json::from_str(&done.out).unwrap();
+    let run = done["meta"]["revisions"][0].to_string();
+    let in_prod = user.clone().with("CONCORD_ENVIRONMENT", "prod");
+    let left = in_prod.run(&["undo", &run, "--yes"]).await;
+    assert!(
+        left.code == 8 && left.err.contains("config dev.limits/k: it is not of environment prod"),
+        "{left:?}"
+    );
+    assert!(left.out.contains("limits/a") && !left.out.contains("prod.limits/a"), "{left:?}");
+    assert_eq!(data(&user, "a").await.unwrap()["n"], 2);
+    user.ok(&["config", "get", "dev.limits", "k"]).await;
+}
+
+#[tokio::test]
+async fn an_undone_deletion_is_listed_and_not_undone() {
+    let (_cluster, user, _run) = with_run("cli-undo-undelete").await;
+    user.ok(&["definition", "delete", "prod.limits", "--yes"]).await;
+    user.ok(&["definition", "undelete", "prod.limits"]).await;
+    let newest = ["changes", "--limit", "1", "-o", "jsonpath={.results[0].revision}"];
+    let undeleted = user.ok(&newest).await;
+    let left = user.run(&["undo", undeleted.trim(), "--yes"]).await;
+    assert!(
+        left.code == 8 && left.err.contains("definition prod.limits: its deletion was undone"),
+        "{left:?}"
+    );
+    // Of the revisions from before, configs that are as they were are taken back.
+    let patched = revision(&user.ok(&["config", "patch", "prod.limits", "a", "--data", r#"{"n": 7}"#]).await);
+    user.ok(&["undo", &patched, "--yes"]).await;
+    assert_eq!(data(&user, "a").await.unwrap()["n"], 2);
+    let unknown = user.run(&["undo", "7hQx2mVb9KsT", "--yes"]).await;
+    assert!(unknown.code == 3 && unknown.err.contains("concord change list"), "{unknown:?}");
+    assert_eq!(user.run(&["undo", "not-an-id", "--yes"]).await.code, 2);
+}
+
+#[tokio::test]
 async fn a_secret_value_is_set_back_and_not_shown() {
     let cluster = Cluster::start("cli-undo-secrets").await;
     let root = User::of(&cluster);
@@ -205,20 +254,21 @@ async fn changes_are_found_by_time_key_and_environment() {
     assert!(!table.contains("dev.limits"), "{table}");
     let table = user.ok(&["changes", "--by", "ci"]).await;
     let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(
-        (row[0], row[2], row[3]),
-        (own.as_str(), "ci", "dev.limits/k"),
-        "the key by its name: {table}"
-    );
+    assert_eq!((row[0], row[2], row[3]), (own.as_str(), "key", "ci"), "the key by its name: {table}");
     assert_eq!(table.lines().count(), 2, "{table}");
     let found = user.json(&["changes", "--by", id]).await;
     assert_eq!(found["results"][0]["by"], id, "{found}");
-    // A key that may list no keys sees ids; nobody has the name.
-    assert!(ci.ok(&["changes", "--limit", "1"]).await.contains(id));
+    // A key that can only read sees ids; nobody has the name.
+    let reader = user.json(&["key", "create", "--name", "reader", "--grant", "read:dev.*"]).await;
+    let reader = user.clone().with("CONCORD_API_KEY", reader["api_key"].as_str().unwrap());
+    assert!(reader.ok(&["changes", "--limit", "1"]).await.contains(id));
+    assert!(ci.ok(&["changes", "--limit", "1"]).await.contains("key ci"));
     let none = user.run(&["changes", "--by", "nobody", "-o", "json"]).await;
-    assert!(none.code == 0 && none.err.contains("taken as an id"), "{none:?}");
-    let none: Value = serde_json::from_str(&none.out).unwrap();
-    assert_eq!(none["results"], json!([]));
+    assert!(none.code == 3 && none.err.contains("`nobody` has made no change"), "{none:?}");
+    let none = user.json(&["changes", "--by", "reader"]).await;
+    assert_eq!(none["results"], json!([]), "a key that has changed nothing is known to who may list it");
+    let none = user.json(&["changes", "--by", "ci", "--since", "2999-01-01T00:00:00Z"]).await;
+    assert_eq!(none["results"], json!([]), "it is known, and has changed nothing then");
     let first = user.run(&["changes", "--limit", "1"]).await;
     assert!(first.err.contains("there may be older changes: pass --before"), "{first:?}");
     let whole = user.json(&["changes"]).await;
@@ -226,5 +276,22 @@ async fn changes_are_found_by_time_key_and_environment() {
     assert_eq!(whole["results"].as_array().unwrap()[1..], next["results"].as_array().unwrap()[..]);
     let future = user.json(&["changes", "--since", "2999-01-01T00:00:00Z"]).await;
     assert_eq!(future["results"], json!([]));
-    assert_eq!(user.run(&["changes", "--env", "default"]).await.code, 2);
+    // Without a record of `prod`, everything is of `default`.
+    user.ok(&["definition", "create", "plain"]).await;
+    let of_default = async |more: &[&str]| {
+        let found = user.json(&[&["changes", "--env", "default"], more].concat()).await;
+        let changes = found["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|event| event["changes"].as_array().unwrap());
+        changes.map(|change| change["config_definition_key"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(of_default(&[]).await.contains(&"prod.limits".to_owned()));
+    user.ok(&["env", "set", "prod"]).await;
+    assert_eq!(of_default(&[]).await, ["plain", "dev.limits", "dev.limits"]);
+    assert_eq!(of_default(&["--limit", "1"]).await, ["plain"]);
+    let first = user.json(&["changes", "--env", "default", "--limit", "1"]).await;
+    let next = first["meta"]["next_before"].to_string();
+    assert_eq!(of_default(&["--before", &next]).await, ["dev.limits", "dev.limits"]);
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures::future::join_all;
+use http::Method;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -107,15 +108,47 @@ impl Cluster {
         host: fn(u64) -> String,
         prepare: impl FnOnce(&Path, &mut [Node]),
     ) -> Self {
+        let mut cluster = Self::prepared(name, options, host, prepare).await;
+        cluster.form().await;
+        cluster
+    }
+
+    /// Three nodes of which the first one has the directory of a cluster of its own, which the others join.
+    pub(crate) async fn start_joined(
+        name: &str,
+        options: &Options,
+        prepare: impl FnOnce(&Path, &mut [Node]),
+    ) -> Self {
+        let cluster = Self::prepared(name, options, |_| "127.0.0.1".to_owned(), prepare).await;
+        let first = cluster.client(1);
+        for node in &cluster.nodes {
+            let path = format!("/api/v1/cluster/members/{}", node.id);
+            if node.id == 1 {
+                let there = json!({"api_addr": node.api_addr(), "peer_addr": node.peer_addr()});
+                first.put(&path, &there).insist().await.expect(200);
+            } else {
+                first.post("/api/v1/cluster/members", &node.as_member()).insist().await;
+                first.call(Method::POST, &format!("{path}/promote")).insist().await.expect(200);
+            }
+        }
+        cluster.ready().await;
+        cluster
+    }
+
+    /// Nodes that listen, after something was done to them.
+    async fn prepared(
+        name: &str,
+        options: &Options,
+        host: fn(u64) -> String,
+        prepare: impl FnOnce(&Path, &mut [Node]),
+    ) -> Self {
         let place = PLACES.acquire().await.expect("never closed");
         let directory = fresh_directory(name);
         let node = |id| Node::on_host(id, directory.path(), &options.settings, host(id));
         let mut nodes: Vec<Node> = (1..=3).map(node).collect();
         prepare(directory.path(), &mut nodes);
         join_all(nodes.iter_mut().map(Node::start_anywhere)).await;
-        let mut cluster = Self { nodes, directory, _place: Some(place) };
-        cluster.form().await;
-        cluster
+        Self { nodes, directory, _place: Some(place) }
     }
 
     /// Two clusters at once. Their places are taken together: two tests that each wait for a second would wait
@@ -213,7 +246,7 @@ impl Cluster {
         for id in ids {
             let client = self.client(*id);
             eventually(&format!("node {id} is ready"), async || {
-                let answer = client.bare(http::Method::GET, "/readyz").attempt().await?;
+                let answer = client.bare(Method::GET, "/readyz").attempt().await?;
                 check(answer.status == 200, || format!("{answer:?}"))
             })
             .await;

@@ -35,7 +35,7 @@ const OPTIONAL: [&str; 11] = [
     "Vary",
 ];
 /// The headers that a write has only when it was stored, not as a dry run.
-const OF_STORED: [&str; 2] = ["ETag", "Last-Modified"];
+const OF_STORED: [&str; 3] = ["ETag", "Last-Modified", "X-Concord-Write-Revision"];
 
 /// Whether the document describes an answer; the error says what it does not.
 pub(crate) fn check(

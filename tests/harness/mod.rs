@@ -15,6 +15,7 @@ pub(crate) mod ports;
 pub(crate) mod time;
 pub(crate) mod tls;
 pub(crate) mod watch;
+pub(crate) mod webhook;
 
 use std::{
     fs::Permissions,

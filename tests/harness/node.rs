@@ -298,7 +298,7 @@ impl Node {
         self.signal("CONT");
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.pid();
         let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status();
         assert!(sent.is_ok_and(|status| status.success()), "SIG{name} reaches node {}", self.id);

@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::{Answer, Client, DEADLINE, PAUSE, check, event, eventually, time::pace};
+use super::{Answer, Call, Client, DEADLINE, PAUSE, check, event, eventually, time::pace};
 pub(crate) use event::Event;
 
 /// The path of watches.
@@ -56,6 +56,16 @@ impl Client {
 }
 
 impl Watch {
+    /// The stream that answers a call.
+    pub(crate) async fn of(call: &Call) -> Self {
+        eventually("a stream opens", async || {
+            let response = call.open().await?;
+            check(response.status().as_u16() == 200, || format!("{response:?}"))?;
+            Ok(Self { response, text: Vec::new() })
+        })
+        .await
+    }
+
     pub(crate) fn header(&self, name: &str) -> &str {
         self.response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }

@@ -269,9 +269,9 @@ async fn lines_that_were_not_durable_are_not_anchored_and_a_power_loss_is_not_ac
     fill(&client, &honest, victim, "audited").await;
     let log = cluster.node(victim).directory.join("audit");
     let file = files(&log).pop().expect("a file");
-    // Nothing of the audit log reaches the disk any more.
+    // Nothing of the audit log reaches the disk any more, for longer than this test takes on any machine.
     let report = cluster.root().join("strace.txt");
-    let what = "fdatasync,fsync:delay_enter=60s";
+    let what = "fdatasync,fsync:delay_enter=600s";
     let pid = cluster.node(victim).pid();
     let hung = tools::tamper_with_files(pid, what, std::slice::from_ref(&file), &report);
     eventually("the disk hangs", async || {
@@ -302,8 +302,9 @@ async fn lines_that_were_not_durable_are_not_anchored_and_a_power_loss_is_not_ac
     }
     let after = anchors(&honest, victim).await.last().and_then(|one| one["seq"].as_u64());
     assert_eq!(after, Some(durable), "lines that are not on the disk are not anchored");
+    cluster.node(victim).signal("KILL");
+    hung.end_for_dead();
     cluster.node(victim).kill();
-    hung.end();
     // What a power loss leaves: the lines that were durable, and an old head.
     fs::OpenOptions::new()
         .write(true)

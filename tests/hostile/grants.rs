@@ -54,6 +54,8 @@ fn case(
 const DEFINITIONS: &str = "/api/v1/config_definition";
 const DEFINITION: &str = "/api/v1/config_definition/{}";
 const CONFIGS: &str = "/api/v1/config_definition/{}/config";
+const EVALUATE_ALL: &str = "/api/v1/flags/{}/ofrep/v1/evaluate/flags";
+const EVALUATE: &str = "/api/v1/flags/{}/ofrep/v1/evaluate/flags/{}";
 const DELETED: &str = "/api/v1/deleted_definition";
 const ACROSS: &str = "/api/v1/config";
 const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
@@ -119,6 +121,13 @@ pub(super) fn cases() -> Vec<Case> {
             &[422],
         ),
         case(Method::DELETE, CONFIG, &["write"], null(), &[200]),
+        case(Method::POST, EVALUATE_ALL, &["read"], json!({}), &[200]),
+        case(Method::POST, EVALUATE, &["read"], json!({}), &[404]),
+        case(Method::GET, "/api/v1/flags/{}/flagd.json", &["read"], null(), &[200]),
+        case(Method::GET, "/api/v1/flags/{}/events", &["read"], null(), &[200]),
+        // Of the definition `flags`, which is not there.
+        case(Method::POST, "/ofrep/v1/evaluate/flags", &["read"], json!({}), &[404]),
+        case(Method::POST, "/ofrep/v1/evaluate/flags/{}", &["read"], json!({}), &[404]),
         case(Method::DELETE, DEFINITION, &["delete"], null(), &[200]),
         case(Method::GET, DELETED, &["read"], null(), &[200]),
         case(Method::POST, "/api/v1/config_definition/{}/undelete", &["define", "write"], json!({}), &[201]),
@@ -167,6 +176,8 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::POST, "/api/v1/change_request/{}/reject", &[], digest(), &[404]),
         case(Method::POST, "/api/v1/change_request/{}/review", &[], digest(), &[404]),
         case(Method::POST, "/api/v1/change_request/{}/apply", &[], digest(), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/revert", &[], digest(), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/keep", &[], digest(), &[404]),
         case(Method::POST, "/api/v1/change_request/{}/withdraw", &[], json!({}), &[404]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/audit/anchors", &["audit"], null(), &[200]),
@@ -216,7 +227,7 @@ impl Case {
     /// The path with what it names: a definition and a config, or the id of a member or a key.
     fn target(&self) -> String {
         let (first, second) = match self.path {
-            path if path.starts_with(DEFINITIONS) => (OURS, "absent"),
+            path if path.starts_with(DEFINITIONS) || path.starts_with("/api/v1/flags/") => (OURS, "absent"),
             // All of it is in the patterns of the right key.
             ENVIRONMENT => ("ours", ""),
             path if path.contains("/members/") || path.contains("/anchors/") => ("99", ""),
@@ -245,8 +256,8 @@ impl Case {
         eventually("an answer", async || {
             let response = call.open().await?;
             let status = response.status().as_u16();
-            let is_stream =
-                status == 200 && (self.path.ends_with("/watch") || self.path.ends_with("/backup"));
+            let is_endless = ["/watch", "/backup", "/events"].iter().any(|end| self.path.ends_with(end));
+            let is_stream = status == 200 && is_endless;
             if is_stream {
                 let headers = response.headers().clone();
                 let asked = format!("{method} {}", self.path);
@@ -403,7 +414,8 @@ impl Callers {
             let answer = case.call(node, key.as_deref(), method).await;
             assert_eq!(answer.status, 401, "{what}: {answer:?}");
         }
-        let takes_no_head = ["/watch", "/changes", "/backup"].iter().any(|end| case.path.ends_with(end));
+        let takes_no_head =
+            ["/watch", "/changes", "/backup", "/events"].iter().any(|end| case.path.ends_with(end));
         if method == Method::HEAD && takes_no_head {
             return;
         }
@@ -448,7 +460,11 @@ async fn every_route_is_open_to_those_who_have_the_right_and_to_nobody_else() {
         }
         // The one with the right, and with no other: once, because it may change something.
         let verbs = if case.verbs.is_empty() { &["audit"][..] } else { case.verbs };
-        let ours = if case.verbs.len() == VERBS.len() { "*" } else { "ours.*" };
+        let ours = match case.path {
+            _ if case.verbs.len() == VERBS.len() => "*",
+            path if path.starts_with("/ofrep/") => "flags",
+            _ => "ours.*",
+        };
         let (_, right) =
             create_key(&root, &json!([{"verbs": verbs, "definitions": [ours]}]), &json!({})).await;
         known(&nodes, &right, true).await;

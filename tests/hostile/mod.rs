@@ -18,6 +18,7 @@
 //! | `reads` | what do expensive reads with a valid key do? |
 //! | `raw` | connections byte by byte, and what a process has open |
 //! | `secret` | what does a node give away to an address that a caller names? |
+//! | `side_doors` | does a way round the rules of `default`, a full disk or many deletions open a restricted environment? |
 //! | `smuggling` | does one request of HTTP/1 ever become two? |
 //! | `streams` | what do streams of HTTP/2 do that their caller does not take? |
 //! | `strangers` | what do callers without a key, and slow connections, do? |
@@ -46,7 +47,9 @@ mod leaks;
 mod many_configs;
 pub(crate) mod raw;
 pub(crate) mod reads;
+mod released;
 mod secret;
+mod side_doors;
 mod smuggling;
 mod strangers;
 mod streams;

@@ -1,9 +1,9 @@
 //! Two versions of the program serve one cluster, forward and back, and each reads what the other may leave.
 //!
-//! The newer one is the program that knows a feature level which only tests have (`crates/model/src/sabotage.rs`), the
-//! older one is the same program without that. So what is tested is that the level rises when all know it, that nothing
-//! of it is written before, and that whoever does not know it refuses it; what a version adds with a level has tests of
-//! its own.
+//! The older one is the newest release (`released.rs`), the newer one is this program, which knows a feature level more
+//! that only tests have (`crates/model/src/sabotage.rs`). So what is tested is that the level rises when all know it,
+//! that nothing of it is written before, and that whoever does not know it refuses it; what a version adds with a level
+//! has tests of its own.
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +19,7 @@ use concord_model::feature::TEST_LEVEL;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use super::released::{self, Left};
 use crate::harness::{
     Client, Cluster, Node, Options, check, eventually, fresh_directory,
     load::{config, define, everything},
@@ -28,15 +29,16 @@ use crate::harness::{
 /// Set for a program that knows [`TEST_LEVEL`].
 const KNOWS: &str = "CONCORD_TEST_FEATURE_LEVEL";
 /// The highest level of the older program.
-const OLD_LEVEL: u32 = TEST_LEVEL - 1;
+const OLD_LEVEL: u32 = released::LEVEL;
 /// Every node of a cluster that is being upgraded is served by one of the others: more tries than these are a failure.
 const TRIES: usize = 3;
 
 /// A program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Version {
+    /// The newest release.
     Older,
-    /// Perhaps held at a level.
+    /// This one, perhaps held at a level.
     Newer(Option<u32>),
 }
 
@@ -44,6 +46,7 @@ impl Version {
     fn install(self, node: &mut Node) {
         node.settings.remove(KNOWS);
         node.settings.remove("CONCORD_FEATURE_LEVEL_MAX");
+        self.program().clone_into(&mut node.binary);
         if let Self::Newer(held_at) = self {
             node.settings.insert(KNOWS.into(), "1".into());
             if let Some(level) = held_at {
@@ -52,9 +55,13 @@ impl Version {
         }
     }
 
+    fn program(self) -> &'static Path {
+        if self == Self::Older { &released::PROGRAM } else { &BINARY }
+    }
+
     /// Runs a command of this version.
     fn run(self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(BINARY.as_path());
+        let mut command = Command::new(self.program());
         command.args(arguments).env_remove(KNOWS);
         if self != Self::Older {
             command.env(KNOWS, "1");
@@ -383,12 +390,22 @@ async fn roll(cluster: &mut Cluster, callers: &Callers, version: Version, ends: 
     }
 }
 
-/// Three nodes of the older program.
-async fn older_cluster(name: &str) -> Cluster {
+/// Three nodes of the older program. The first one has a directory that the release left.
+async fn older_cluster(name: &str, directory: (&str, bool)) -> (Cluster, Left) {
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
-    let cluster = Cluster::start_with(name, &options).await;
+    let options = if directory.1 { options.encrypted() } else { options };
+    let mut left = None;
+    let cluster = Cluster::start_joined(name, &options, |root, nodes| {
+        let found = Left::unpack(directory.0, root, &mut nodes[0]);
+        found.set_clocks(root, nodes);
+        nodes.iter_mut().for_each(|node| Version::Older.install(node));
+        left = Some(found);
+    });
+    let cluster = cluster.await;
+    let left = left.expect("the nodes were prepared");
     reaches_level(&cluster.clients(), OLD_LEVEL).await;
-    cluster
+    left.is_answered_by(&cluster.client(2)).await;
+    (cluster, left)
 }
 
 /// The highest level of each member, as a node shows it.
@@ -400,7 +417,7 @@ async fn known_levels(client: &Client) -> Vec<Value> {
 
 #[tokio::test]
 async fn a_cluster_is_upgraded_node_by_node_under_load_with_kills() {
-    let mut cluster = older_cluster("upgrade").await;
+    let (mut cluster, left) = older_cluster("upgrade", released::DIRECTORIES[0]).await;
     let callers = Callers::start(&cluster.clients()).await;
     callers.grow().await;
     roll(&mut cluster, &callers, Version::Newer(None), [End::Stop, End::Kill, End::Kill]).await;
@@ -413,6 +430,7 @@ async fn a_cluster_is_upgraded_node_by_node_under_load_with_kills() {
     cluster.ready().await;
     callers.grow().await;
     callers.end(&cluster, "rolling upgrade").await;
+    left.is_kept_by(&cluster.client(1)).await;
     eventually("all members show what they know", async || {
         let known = known_levels(&cluster.client(1)).await;
         check(known == vec![json!(TEST_LEVEL); 3], || format!("{known:?}"))
@@ -425,7 +443,7 @@ async fn a_cluster_is_upgraded_node_by_node_under_load_with_kills() {
 
 #[tokio::test]
 async fn an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kills() {
-    let mut cluster = older_cluster("rollback").await;
+    let (mut cluster, left) = older_cluster("rollback", released::DIRECTORIES[1]).await;
     let callers = Callers::start(&cluster.clients()).await;
     let held = Version::Newer(Some(OLD_LEVEL));
     roll(&mut cluster, &callers, held, [End::Kill, End::Stop, End::Kill]).await;
@@ -434,7 +452,36 @@ async fn an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kil
     }
     roll(&mut cluster, &callers, Version::Older, [End::Stop, End::Kill, End::Kill]).await;
     callers.end(&cluster, "rolling back").await;
+    left.is_kept_by(&cluster.client(1)).await;
     for node in &cluster.nodes {
         assert_eq!(format_of(&node.directory), OLD_LEVEL);
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_a_release_left_is_upgraded_rolled_back_and_then_refused() {
+    for (name, is_encrypted) in released::DIRECTORIES {
+        let root = fresh_directory("released");
+        let options = if is_encrypted { with_snapshots().encrypted() } else { with_snapshots() };
+        let mut nodes = [Node::new(1, root.path(), &options.settings)];
+        let left = Left::unpack(name, root.path(), &mut nodes[0]);
+        left.set_clocks(root.path(), &mut nodes);
+        let [node] = &mut nodes;
+        // Forward, back, and forward again: each is killed.
+        for version in [Version::Newer(Some(OLD_LEVEL)), Version::Older, Version::Newer(Some(OLD_LEVEL))] {
+            version.install(node);
+            node.start().await;
+            reaches_level(&[node.client()], OLD_LEVEL).await;
+            left.is_answered_by(&node.client()).await;
+            assert_eq!(format_of(&node.directory), OLD_LEVEL);
+            node.kill();
+        }
+        Version::Newer(None).install(node);
+        node.start().await;
+        reaches_level(&[node.client()], TEST_LEVEL).await;
+        left.is_answered_by(&node.client()).await;
+        node.stop().await;
+        Version::Older.install(node);
+        refuses(node, &format!("format {TEST_LEVEL}")).await;
     }
 }

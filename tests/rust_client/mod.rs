@@ -3,11 +3,13 @@
 //! | file | question |
 //! |---|---|
 //! | `cache` | does the cache follow, go on without nodes, and begin without them? |
+//! | `environment` | does one program do and see the same in every environment, and nothing of another one? |
 //! | `operations` | does each typed operation do what its name says, in a batch, in a transaction and alone? |
 //! | `soak` | is an update lost, a change missed, or a stale value called fresh under faults? |
 //! | `model` | what the clients did, and what it says about what they may see |
 
 mod cache;
+mod environment;
 mod model;
 mod operations;
 mod soak;

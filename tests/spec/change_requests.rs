@@ -14,18 +14,18 @@ use crate::{
 };
 
 /// The path of the collection.
-const CHANGES: &str = "/api/v1/change_request/";
+pub(super) const CHANGES: &str = "/api/v1/change_request/";
 /// What the people of these tests may do in their environment.
 const ALL: [&str; 6] = ["read", "write", "define", "delete", "approve", "reveal"];
 
 /// A person with an attested key.
-struct Person {
-    id: String,
-    node: Client,
+pub(super) struct Person {
+    pub(super) id: String,
+    pub(super) node: Client,
 }
 
 /// Makes an access key of a person: the root key attests it.
-async fn person(run: &Run, name: &str, verbs: &[&str], definitions: &str) -> Person {
+pub(super) async fn person(run: &Run, name: &str, verbs: &[&str], definitions: &str) -> Person {
     let grants = json!([{ "verbs": verbs, "definitions": [definitions] }]);
     let (id, key) = create_key(&run.node, &grants, &json!({ "person": run.key(name) })).await;
     known(&run.all(), &key, true).await;
@@ -33,13 +33,13 @@ async fn person(run: &Run, name: &str, verbs: &[&str], definitions: &str) -> Per
 }
 
 /// An environment that takes change requests only, with a definition and the config `k`.
-struct Restricted {
-    name: String,
-    d: Defined,
+pub(super) struct Restricted {
+    pub(super) name: String,
+    pub(super) d: Defined,
 }
 
 impl Restricted {
-    async fn new(run: &Run, approvals: u64) -> Self {
+    pub(super) async fn new(run: &Run, approvals: u64) -> Self {
         let name = run.key("env");
         let d = definition_in(run, &name).await;
         approvers(run, &name, approvals).await;
@@ -47,26 +47,26 @@ impl Restricted {
         Self { name, d }
     }
 
-    fn all(&self) -> String {
+    pub(super) fn all(&self) -> String {
         format!("{}.*", self.name)
     }
 
-    fn put(&self, n: u64) -> Value {
+    pub(super) fn put(&self, n: u64) -> Value {
         put(&self.d.key, "k", json!({ "n": n }))
     }
 
-    async fn person(&self, run: &Run, name: &str) -> Person {
+    pub(super) async fn person(&self, run: &Run, name: &str) -> Person {
         person(run, name, &ALL, &self.all()).await
     }
 
     /// Ends the environment, so that its definitions take other writes again.
-    async fn end(&self, run: &Run) {
+    pub(super) async fn end(&self, run: &Run) {
         end(run, &self.name, true).await;
     }
 }
 
 /// So many persons that an environment can ask for so many approvals.
-async fn approvers(run: &Run, name: &str, approvals: u64) {
+pub(super) async fn approvers(run: &Run, name: &str, approvals: u64) {
     for n in 0..=approvals {
         person(run, &format!("approver-{n}"), &["read", "approve"], &format!("{name}.*")).await;
     }
@@ -77,29 +77,29 @@ fn restrict(run: &Run, name: &str, approvals: u64) -> Call {
     run.node.put(&environment(name), &rules)
 }
 
-fn put(definition: &str, key: &str, data: Value) -> Value {
+pub(super) fn put(definition: &str, key: &str, data: Value) -> Value {
     json!({"op": "put_config", "config_definition_key": definition, "config_key": key, "data": data})
 }
 
-fn create(node: &Client, operations: &[Value]) -> Call {
+pub(super) fn create(node: &Client, operations: &[Value]) -> Call {
     node.post(CHANGES, &json!({ "title": "a change", "operations": operations }))
 }
 
-fn text(answer: &Answer, name: &str) -> String {
+pub(super) fn text(answer: &Answer, name: &str) -> String {
     answer.data()[name].as_str().unwrap_or_else(|| panic!("`{name}` in {answer:?}")).to_owned()
 }
 
-fn at(answer: &Answer) -> String {
+pub(super) fn at(answer: &Answer) -> String {
     format!("{CHANGES}{}", text(answer, "change_id"))
 }
 
 /// Something that names the digest of a change request.
-fn act(node: &Client, change: &Answer, action: &str) -> Call {
+pub(super) fn act(node: &Client, change: &Answer, action: &str) -> Call {
     node.post(&format!("{}/{action}", at(change)), &json!({ "digest": text(change, "digest") }))
 }
 
 #[track_caller]
-fn refused(answer: Answer, status: u16, expected: &str) -> Answer {
+pub(super) fn refused(answer: Answer, status: u16, expected: &str) -> Answer {
     assert_eq!((answer.status, code(&answer)), (status, expected), "{answer:?}");
     answer
 }
@@ -561,7 +561,7 @@ async fn a_bypass_is_done_at_once_and_waits_for_a_review() {
             (&change["bypass"], &change["phase"], &change["title"]),
             (&json!(true), &json!("applied"), &json!(reason))
         );
-        assert_eq!(change["applied"]["revision"].as_u64(), Some(written.revision()));
+        assert_eq!(format!("\"{}\"", change["applied"]["revision"]), written.tag());
         let raised = async || {
             let cluster = run.node.get("/api/v1/cluster").await.expect(200);
             let alarms = cluster.data()["alarms"].as_array().cloned().unwrap_or_default();
@@ -640,11 +640,9 @@ async fn what_is_no_change_request_is_refused_with_its_place() {
         }
         let check = json!({"op": "check_config", "config_definition_key": env.d.key, "config_key": "k", "absent": true});
         post(json!({"title": "t", "operations": [check]})).await.invalid();
-        for member in ["schedule", "apply", "revert_after_s"] {
-            let mut body = json!({"title": "t", "operations": operations()});
-            body[member] = json!({});
-            post(body).await.detail(&[(json!(["body", member]), "extra_forbidden")]);
-        }
+        let mut more = json!({"title": "t", "operations": operations()});
+        more["sheduled"] = json!({});
+        post(more).await.detail(&[(json!(["body", "sheduled"]), "extra_forbidden")]);
         let absent = json!({"op": "delete_config", "config_definition_key": env.d.key, "config_key": "absent"});
         post(json!({"title": "t", "operations": [absent]})).await.refused(404, "not_found_error");
         let made = create(&ann.node, &operations()).await.expect(201);
@@ -666,4 +664,31 @@ impl Tap for Value {
         self[name] = value;
         self
     }
+}
+
+#[tokio::test]
+async fn who_may_change_the_rules_is_shown_how_many_persons_could_approve() {
+    on_leader_and_follower(async |run: Run| {
+        let env = Restricted::new(&run, 1).await;
+        let shown = async |node: &Client| {
+            let one = node.get(&environment(&env.name)).await.expect(200).data()["approvers"].clone();
+            let all = node.get(&environment("")).await.expect(200).data()["results"].clone();
+            let listed = all.as_array().expect("a list").iter().find(|one| one["environment"] == env.name);
+            assert_eq!(listed.expect("it is listed")["approvers"].is_null(), one.is_null());
+            one
+        };
+        // Other tests make persons who may approve everything.
+        let is_least = |shown: Value, least: u64| assert!(shown.as_u64() >= Some(least), "{shown}, {least}");
+        is_least(shown(&run.node).await, 2);
+        let ann = env.person(&run, "ann").await;
+        is_least(shown(&ann.node).await, 3);
+        let reader = person(&run, "reader", &["read", "approve"], &env.all()).await;
+        assert_eq!(shown(&reader.node).await, Value::Null);
+        is_least(shown(&run.node).await, 4);
+        env.end(&run).await;
+        let plain = run.node.put(&environment(&env.name), &json!({"freeze": []})).await.expect(201);
+        assert_eq!(plain.data()["approvers"], Value::Null, "none is needed");
+        run.node.delete(&environment(&env.name)).await.expect(200);
+    })
+    .await;
 }

@@ -166,6 +166,40 @@ async fn search_is_a_substring_of_the_key_whatever_the_case() {
 }
 
 #[tokio::test]
+async fn definitions_are_selected_by_key_and_by_key_prefix() {
+    on_leader_and_follower(async |run: Run| {
+        for name in ["p.a", "p.b", "p.c", "px", "q.a"] {
+            run.define_open(name).await;
+        }
+        let by_key = [("sort_by", "config_definition_key"), ("sort_order", "asc")];
+        let list = |query: &[(&str, &str)]| run.node.get(DEFINITIONS).query(&by_key).query(query);
+        let keys = |names: &[&str]| names.iter().map(|name| run.key(name)).collect::<Vec<_>>();
+        let name = "config_definition_key";
+        let (prefix, one, none) = (run.key("p.*"), run.key("q.a"), run.key("p."));
+        let found = list(&[("definition", &*prefix), ("definition", &*one)]).await.expect(200);
+        assert_eq!((found.keys_of(name), found.total()), (keys(&["p.a", "p.b", "p.c", "q.a"]), 4));
+        assert_eq!(list(&[("definition", &*none)]).await.expect(200).total(), 0);
+        let searched = list(&[("definition", &*prefix), ("search", "P.B")]).await;
+        assert_eq!(searched.keys_of(name), keys(&["p.b"]));
+        // The pages that links name are of the same list.
+        let first = list(&[("definition", &*prefix), ("limit", "2")]).await.expect(200);
+        assert_eq!((first.keys_of(name), first.total()), (keys(&["p.a", "p.b"]), 3));
+        let link = first.header("link").to_owned();
+        let next = link.strip_prefix('<').and_then(|link| link.split_once('>')).unwrap().0;
+        assert_eq!(run.node.get(next).await.expect(200).keys_of(name), keys(&["p.c"]));
+        let error = list(&[("definition", "a*b")]).await.expect(422);
+        assert_eq!(error.body["errors"][0]["loc"], json!(["query", "definition"]), "{}", error.body);
+
+        for name in ["p.a", "q.a"] {
+            run.node.delete(&format!("{DEFINITIONS}{}", run.key(name))).await.expect(200);
+        }
+        let deleted = run.node.get("/api/v1/deleted_definition/").query(&[("definition", &*prefix)]).await;
+        assert_eq!((deleted.keys_of(name), deleted.total()), (keys(&["p.a"]), 1));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn unknown_parameters_of_the_definitions_list_are_ignored() {
     on_leader_and_follower(async |run: Run| {
         let (_, lists) = lists(&run).await;

@@ -4,10 +4,13 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{Run, on_leader_and_follower};
-use crate::harness::{
-    Client,
-    answer::is_timestamp,
-    watch::{Mirror, WATCH, Watch, changes_of},
+use crate::{
+    harness::{
+        Answer, Client,
+        answer::is_timestamp,
+        watch::{Mirror, WATCH, Watch, changes_of},
+    },
+    hostile::grants::{create_key, known},
 };
 
 /// The types and keys of changes.
@@ -395,6 +398,37 @@ async fn what_can_not_be_watched_is_refused() {
         assert!(post.header("allow").contains("GET"), "{post:?}");
         let head = run.node.call(Method::HEAD, WATCH).await.expect(405);
         assert_eq!(head.header("allow"), "GET");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_event_behind_one_of_another_definition_is_redacted_too() {
+    on_leader_and_follower(async |run: Run| {
+        let schema = json!({"properties": {"pin": {"x-concord-secret": true}}});
+        let (secret, plain) = (run.define("b.secret", &json!([]), &schema).await, run.define_open("c").await);
+        let grants = json!([{ "verbs": ["read"], "definitions": [secret.key] }]);
+        let (_, key) = create_key(&run.node, &grants, &Value::Null).await;
+        known(&run.all(), &key, true).await;
+        let revision = |made: Answer| made.tag().trim_matches('"').parse::<u64>().expect("a revision");
+        let first = revision(secret.create("k1", &json!({"pin": "hunter2"})).await.expect(201));
+        let mut last = first;
+        for n in 0..8 {
+            plain.create(&format!("k{n}"), &json!({})).await.expect(201);
+            let made = secret.create(&format!("k{}", n + 2), &json!({"pin": "hunter2"})).await.expect(201);
+            last = revision(made);
+        }
+        // Several events are read at once; those of others are among them.
+        for definition in [secret.key.clone(), format!("{}*", secret.key)] {
+            let query = [("definition", definition.as_str()), ("from", &first.to_string())];
+            let mut watch = run.node.with_credential(&key).watch(&query, None).await;
+            let mut seen = 0;
+            while seen < last {
+                let event = watch.data_event().await;
+                assert!(!event.data.to_string().contains("hunter2"), "{event:?}");
+                seen = event.id.expect("a revision");
+            }
+        }
     })
     .await;
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 32] = [
+const FOR_ANYBODY: [(&str, &str); 33] = [
     ("admit_credential", "before there is a principal"),
     ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
@@ -17,6 +17,7 @@ const FOR_ANYBODY: [(&str, &str); 32] = [
     ("keep_certificates", "the node's life"),
     ("is_stored", "before there is a principal"),
     ("judge", "finds the principal"),
+    ("judge_ticket", "finds the principal"),
     ("last_at", "the time of the newest change, for a line of the audit log"),
     ("levels", "what this program knows"),
     ("limits", "settings"),

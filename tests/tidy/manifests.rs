@@ -6,25 +6,28 @@
 use super::{assert_none, crates, read};
 
 /// What a crate may depend on, from the lowest up.
-const BELOW: [(&str, &[&str]); 8] = [
+const BELOW: [(&str, &[&str]); 9] = [
     ("model", &[]),
+    // Flags know nothing of the cluster that holds them.
+    ("flags", &["model"]),
     ("state", &["model"]),
     ("storage", &["model", "state"]),
     // The calls between nodes know nothing of what they carry.
     ("net", &["model"]),
     ("consensus", &["model", "state", "storage", "net"]),
     // The TLS of the client is that of the connection to a collector of spans.
-    ("service", &["model", "state", "storage", "net", "consensus", "client"]),
-    ("http", &["model", "state", "storage", "net", "consensus", "service"]),
+    ("service", &["model", "flags", "state", "storage", "net", "consensus", "client"]),
+    ("http", &["model", "flags", "state", "storage", "net", "consensus", "service"]),
     // A program for tests, above everything.
     ("simulation", &["model", "storage", "net", "consensus", "service", "http"]),
 ];
 
 /// The manifest that alone names a library; that of the program is `Cargo.toml`.
-const LIBRARIES: [(&str, &str); 13] = [
+const LIBRARIES: [(&str, &str); 14] = [
     ("age", "crates/storage/Cargo.toml"),
     ("axum", "crates/http/Cargo.toml"),
     ("clap", "Cargo.toml"),
+    ("datalogic-rs", "crates/flags/Cargo.toml"),
     ("jsonschema", "crates/model/Cargo.toml"),
     ("openraft", "crates/consensus/Cargo.toml"),
     ("opentelemetry-proto", "crates/service/Cargo.toml"),

@@ -481,7 +481,7 @@ export class Cache {
   /** @internal @param {string | null} text */
   restore(text) {
     if (text === null || this.origin !== "nothing") return;
-    const stored = storedIn(text, this.selection);
+    const stored = storedIn(text, this.selection, this.transport.environment?.name);
     for (const [definition, key, held] of stored.configs) put(this.configs, definition, key, { ...held, data: frozen(held.data) });
     this.origin = "file";
     this.revision = stored.revision;

@@ -22,6 +22,9 @@ export class Concord {
     this.definitions = new Definitions(this.transport);
   }
 
+  /** The environment; undefined where definition keys have no prefix. */
+  get environment() { return this.transport.environment?.name; }
+
   /** The URLs of the nodes. */
   get urls() { return [...this.transport.urls]; }
 
@@ -92,6 +95,19 @@ export class Concord {
   async transaction(transaction, options = {}) {
     const answer = await this.sendBatch(transaction, options);
     return { succeeded: answer.data.succeeded, ...batchResult(answer) };
+  }
+
+  /**
+   * Makes a change request of operations that write; nothing is changed before others have approved it and it is applied.
+   * The change request has its `change_id`, and the whole keys of its definitions.
+   * @param {string} title
+   * @param {Operation[]} operations
+   * @param {CallOptions & { description?: string, reason?: string, idempotencyKey?: string }} [options]
+   * @returns {Promise<JsonObject>}
+   */
+  async propose(title, operations, options = {}) {
+    const body = stringify(defined({ title, description: options.description, operations }));
+    return (await this.transport.send({ method: "POST", path: "/change_request/", body, ...intent(options), options })).data;
   }
 
   /**

@@ -64,6 +64,10 @@ export class PreconditionFailedError extends ApiError {
     this.currentRevision = refused.recordRevision;
   }
 }
+/** 409: the environment takes change requests only. It is not sent again. */
+export class ChangeRequiredError extends ConflictError {}
+/** 409: the environment is frozen. It is not sent again: a freeze may last for days. */
+export class EnvironmentFrozenError extends ConflictError {}
 /** 413 */
 export class TooLargeError extends ApiError {}
 /** 422: a parameter, a key, a schema or data break a rule. `violations` has all of them. */
@@ -162,6 +166,9 @@ const BY_STATUS = {
   507: StorageFullError,
 };
 
+/** @type {Map<string, typeof ApiError>} */
+const BY_CODE = new Map([["change_required", ChangeRequiredError], ["environment_frozen", EnvironmentFrozenError]]);
+
 /** @type {Record<string, number>} */
 const STATUS_OF_TYPE = {
   unauthorized_error: 401,
@@ -202,7 +209,7 @@ export function violationsOf(body) {
  * @returns {ApiError}
  */
 export function refusal(refused) {
-  return new (BY_STATUS[refused.status] ?? ApiError)(refused);
+  return new (BY_CODE.get(refused.violations[0]?.code ?? "") ?? BY_STATUS[refused.status] ?? ApiError)(refused);
 }
 
 /**

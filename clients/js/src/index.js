@@ -2,6 +2,7 @@
 //
 //   client       the cluster: definitions, configs, batches, watches, caches
 //   transport    the nodes, and a request with its attempts
+//   environment  what is put before definition keys
 //   errors       why a call has no result: refused, unavailable, or an outcome that nobody knows
 //   pages        lists, page by page
 //   watch        changes, over the loss of any node
@@ -15,7 +16,7 @@ export { Concord } from "./client.js";
 export { Configs } from "./configs.js";
 export { Definitions } from "./definitions.js";
 export {
-  ApiError, ConcordError, ConflictError, DataError, ExpiredError, ForbiddenError, InvalidError, NotFoundError, NotReadyError,
+  ApiError, ChangeRequiredError, ConcordError, ConflictError, DataError, EnvironmentFrozenError, ExpiredError, ForbiddenError, InvalidError, NotFoundError, NotReadyError,
   PreconditionFailedError, ProtocolError, RateLimitedError, StorageFullError, TooLargeError, UnauthorizedError, UnavailableError,
   UnknownOutcomeError,
 } from "./errors.js";

@@ -12,6 +12,8 @@ const FORMAT = "concord-cache-1";
 export function textOf(cache) {
   return stringify({
     format: FORMAT,
+    // The keys are the same in every environment, and the values are not.
+    ...(cache.transport.environment ? { environment: cache.transport.environment.name } : {}),
     selection: defined(cache.selection),
     revision: cache.revision,
     node: cache.node,
@@ -24,10 +26,14 @@ export function textOf(cache) {
  * What a text has that a cache of the same selection stored; else an error.
  * @param {string} text
  * @param {Cache["selection"]} selection
+ * @param {string} [environment]
  * @returns {{ configs: [string, string, Held][], revision: number | null, node: string | null, confirmed: Moment | null }}
  */
-export function storedIn(text, selection) {
+export function storedIn(text, selection, environment) {
   const stored = parse(text);
+  if (stored?.environment !== environment) {
+    throw new ConcordError("what is stored is of another environment: it is not used");
+  }
   if (stored?.format !== FORMAT || stringify(stored.selection) !== stringify(defined(selection))) {
     throw new ConcordError("what is stored is of another kind of cache: it is not used");
   }

@@ -4,6 +4,7 @@
 // decides all copies as one. Once an attempt may have been applied, the result is success, a verdict of the cluster's log
 // or `UnknownOutcomeError`; it is never reported as a failure.
 import { pause } from "./clock.js";
+import { Environment } from "./environment.js";
 import { ApiError, ConcordError, ProtocolError, UnavailableError, UnknownOutcomeError, refusal, violationsOf, wrong } from "./errors.js";
 import { parse } from "./json.js";
 import { randomId } from "./random.js";
@@ -45,12 +46,15 @@ export class Answer {
    * @param {string} url
    * @param {Response} response
    * @param {any} body
+   * @param {Environment | null} [environment]
    */
-  constructor(url, response, body) {
+  constructor(url, response, body, environment = null) {
     this.url = url;
     this.status = response.status;
     this.headers = response.headers;
     this.body = body;
+    /** @internal */
+    this.environment = environment;
   }
 
   /** @returns {any} */
@@ -72,7 +76,10 @@ export class Answer {
   get warnings() { return warningsOf(this.headers.get("warning")); }
 
   /** The path of the next page. */
-  get next() { return /^<([^>]+)>; rel="next"/.exec(this.headers.get("link") ?? "")?.[1] ?? null; }
+  get next() {
+    const target = /^<([^>]+)>; rel="next"/.exec(this.headers.get("link") ?? "")?.[1] ?? null;
+    return target !== null && this.environment ? this.environment.left(target) : target;
+  }
 }
 
 /** @param {string | null} text */
@@ -115,6 +122,7 @@ export class Transport {
     this.timeoutMs = options.timeoutMs ?? 30_000;
     this.attemptTimeoutMs = options.attemptTimeoutMs ?? 5000;
     this.reason = options.reason;
+    this.environment = Environment.of(options.environment);
     this.fetch = options.fetch ?? ((/** @type {any} */ url, /** @type {any} */ init) => globalThis.fetch(url, init));
     /** The node that answered last. */
     this.preferred = 0;
@@ -131,18 +139,35 @@ export class Transport {
    * @returns {Promise<Answer>}
    */
   async send(request) {
-    const attempts = new Attempts(this, request);
+    const { environment } = this;
+    const attempts = new Attempts(this, this.entered(request));
     for (;;) {
       const attempt = await attempts.next();
       const outcome = await attempts.attempt(attempt, async (response, url, stop) => {
         if (response.status === 304) return new Answer(url, response, null);
         const text = await textOf(response, stop);
         const body = bodyOf(text);
-        if (response.ok && body?.status === "SUCCESS") return new Answer(url, response, body);
+        if (response.ok && body?.status === "SUCCESS") {
+          environment?.leave(request.method, target(request), body.data);
+          return new Answer(url, response, body, environment);
+        }
         return failureOf(response, url, body, text);
       });
       if (outcome) return outcome;
     }
+  }
+
+  /**
+   * The request with the client's environment before its definition keys.
+   * @param {Request} request
+   * @returns {Request}
+   */
+  entered(request) {
+    const { environment } = this;
+    if (!environment) return request;
+    const [method, asked] = [request.method, target(request)];
+    const body = environment.enteredBody(method, asked, request.body);
+    return { ...request, path: environment.entered(method, asked), query: [], body };
   }
 
   /**
@@ -152,7 +177,7 @@ export class Transport {
    * @returns {Promise<{ response: Response, url: string }>}
    */
   async stream(request, signal) {
-    const attempts = new Attempts(this, { ...request, isRead: true, options: { ...request.options, signal } });
+    const attempts = new Attempts(this, { ...this.entered(request), isRead: true, options: { ...request.options, signal } });
     attempts.isStream = true;
     for (;;) {
       const attempt = await attempts.next();

@@ -36,6 +36,12 @@ export interface ConcordOptions {
   attemptTimeoutMs?: number;
   /** Why changes are made, for their history. */
   reason?: string;
+  /**
+   * Put with a dot before each definition key: with `prod`, `limits` is the definition `prod.limits` of the cluster. Answers
+   * have the keys without it, and lists and watches without a definition are of this environment, so one program runs in
+   * every environment. `default` has no prefix.
+   */
+  environment?: string;
   /** Sends the requests. The global `fetch`. */
   fetch?: typeof fetch;
 }

@@ -159,6 +159,7 @@ export class Watcher {
       throw new ProtocolError(`an event of ${url} is no JSON`, { cause: error });
     }
     if (frame.name === "error") throw refusalOfEvent(found, url);
+    this.transport.environment?.leaveEvent(found);
     const isOld = frame.id !== null && this.position !== null && frame.id <= this.position && frame.name === "change";
     if (frame.id !== null) this.position = Math.max(frame.id, this.position ?? 0);
     if (isOld) return null;

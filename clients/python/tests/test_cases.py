@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from both import both, pause
-from concord_client import Client, Invalid
+from concord_client import ChangeRequired, Client, Invalid, NotReady, op
 from concord_client._json import dumps, loads
 from nodes import PATIENCE_S, Cluster, binary, cluster
 
@@ -90,6 +90,80 @@ def test_filters_select_what_they_say(client: Any, request: pytest.FixtureReques
         found = sorted(each.key for each in client.list(name, filters))
         assert found == case["selects"], case
         assert client.page(name, filters).total == len(found), case
+
+
+def _everything(client: Any, name: str, value: str, folder: pathlib.Path) -> Dict[str, Any]:
+    """What a program does with a definition, and what it is told."""
+    client.create_definition(name, indexes=["v"])
+    first = client.create(name, "a", {"v": value})
+    client.batch([op.create(name, "b", {"v": value}), op.put(name, "a", {"v": value}, if_match=first.revision)])
+    done = client.transaction([op.check(name, "b", absent=False)], then=[op.get(name, "b")])
+    client.update(name, "b", lambda data: {**data, "n": 1})
+    changes = client.watch(from_revision=first.revision)
+    with client.cache(file=str(folder / "cache.json"), poll_s=1) as cache:
+        cached = {each.definition: each.data["v"] for each in cache.snapshot().values()}
+    told = {
+        "definition": client.get_definition(name).key,
+        "get": (client.get(name, "a").definition, client.get(name, "a").data),
+        "definitions": sorted(each.key for each in client.list_definitions(page_size=1)),
+        "list": sorted(each.key for each in client.list(name, {"v": value}, page_size=1)),
+        "across": sorted({each.definition for each in client.list_across(page_size=1)}),
+        "many": sorted(client.read_many([(name, "a"), (name, "c")]).found),
+        "transaction": (done.succeeded, done.results[0].definition, done.results[0].config.data),
+        "changes": [(each.definition, each.key) for each in next(changes).changes],
+        "state": sorted({each.definition for each in next(client.watch(initial=True)).configs}),
+        "history": [each.operation for each in client.history(name, "b")],
+        "cached": cached,
+    }
+    client.delete_definition(name)
+    told["deleted"] = sorted(each.key for each in client.deleted_definitions())
+    client.undelete_definition(name)
+    return told
+
+
+def test_one_program_runs_in_every_environment(
+    nodes: Cluster, request: pytest.FixtureRequest, tmp_path: pathlib.Path
+) -> None:
+    found = []
+    for kind in ("threads", "asyncio"):
+        for place, name in enumerate((f"prod-{kind}", f"staging-{kind}")):
+            for client in both(kind, nodes.urls, nodes.key, timeout=60.0, environment=name):
+                folder = tmp_path / name
+                folder.mkdir()
+                told = _everything(client, "limits", f"of-{place}", folder)
+                found.append(json.dumps(told).replace(f"of-{place}", "of"))
+                # Without a node, the file is used in its environment, and in no other.
+                file = str(folder / "cache.json")
+                alone = Client("http://127.0.0.1:1", "k", environment=name)
+                with alone, alone.cache(file=file, start_timeout=0.1) as cache:
+                    assert cache.get("limits", "a").data == {"v": f"of-{place}"}
+                for other in (None, "other"):
+                    alone = Client("http://127.0.0.1:1", "k", environment=other)
+                    with alone, pytest.raises(NotReady):
+                        alone.cache(file=file, start_timeout=0.1).start()
+    assert len(found) == 4
+    assert len(set(found)) == 1, found
+    told = json.loads(found[0])
+    assert told["definitions"] == told["across"] == told["state"] == told["deleted"] == ["limits"]
+    assert (told["list"], told["cached"]) == (["a", "b"], {"limits": "of"})
+    with Client(nodes.urls, nodes.key) as whole:
+        assert whole.get("prod-threads.limits", "a").data == {"v": "of-0"}
+        assert whole.get("staging-threads.limits", "a").data == {"v": "of-1"}
+        assert whole.find("limits", "a") is None
+
+
+def test_a_restricted_environment_takes_change_requests(client: Any, request: pytest.FixtureRequest) -> None:
+    name = f"restricted-{request.node.callspec.id}"
+    client.create_definition(f"{name}.limits")
+    client.request("PUT", f"/api/v1/environment/{name}", {"direct": "refuse", "approvals": 0, "freeze": []})
+    with pytest.raises(ChangeRequired):
+        client.create(f"{name}.limits", "a", {})
+    made = client.propose("a limit", [op.create(f"{name}.limits", "a", {"n": 1})], description="for a customer")
+    assert (made["phase"], made["config_definition_keys"]) == ("open", [f"{name}.limits"])
+    assert client.find(f"{name}.limits", "a") is None
+    path = f"/api/v1/change_request/{made['change_id']}/apply"
+    client.request("POST", path, {"digest": made["digest"]})
+    assert client.get(f"{name}.limits", "a").data == {"n": 1}
 
 
 def test_reasons_are_as_the_history_has_them(client: Any, request: pytest.FixtureRequest) -> None:

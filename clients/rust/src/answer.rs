@@ -4,7 +4,10 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
-use crate::Error;
+use crate::{
+    Error,
+    environment::{Environment, Keys},
+};
 
 /// A successful response.
 #[derive(Debug, Clone)]
@@ -13,6 +16,8 @@ pub struct Answer {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) url: String,
+    /// The environment of the client, and where the data have keys of definitions.
+    pub(crate) environment: Option<(Environment, Keys)>,
 }
 
 impl Answer {
@@ -69,10 +74,14 @@ impl Answer {
     pub fn next_page(&self) -> Option<String> {
         let link = self.header("link")?;
         let (target, rest) = link.strip_prefix('<')?.split_once('>')?;
-        rest.contains("rel=\"next\"").then(|| target.to_owned())
+        let shown = || match &self.environment {
+            Some((environment, _)) => environment.left(target),
+            None => target.to_owned(),
+        };
+        rest.contains("rel=\"next\"").then(shown)
     }
 
-    /// The bytes of the body.
+    /// The bytes of the body, as the node sent them.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
@@ -83,7 +92,13 @@ impl Answer {
     /// # Errors
     /// When it is not JSON.
     pub fn json(&self) -> Result<Value, Error> {
-        serde_json::from_slice(&self.body).map_err(|_| self.stranger())
+        let mut body: Value = serde_json::from_slice(&self.body).map_err(|_| self.stranger())?;
+        if let Some((environment, keys)) = &self.environment
+            && let Some(data) = body.get_mut("data")
+        {
+            environment.leave(*keys, data);
+        }
+        Ok(body)
     }
 
     /// The `data` of the response.

@@ -121,7 +121,13 @@ mod tests {
 
     fn answer(body: &Value) -> Answer {
         let (status, headers) = (StatusCode::OK, HeaderMap::new());
-        Answer { status, headers, body: Bytes::from(body.to_string()), url: "http://n:1/".into() }
+        Answer {
+            status,
+            headers,
+            body: Bytes::from(body.to_string()),
+            url: "http://n:1/".into(),
+            environment: None,
+        }
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct Refusal {
     pub request_id: String,
     /// The body of the response, if it is JSON.
     pub body: Value,
+    /// The environment of the client: [`url`](Self::url) and messages have definition keys with it.
+    pub environment: Option<String>,
 }
 
 impl Refusal {
@@ -59,7 +61,7 @@ impl Refusal {
                 if text.is_empty() { "no reason given".into() } else { text.chars().take(500).collect() };
             items.push(Item { code: String::new(), msg, loc: Vec::new() });
         }
-        Self { status, items, url: url.into(), request_id, body }
+        Self { status, items, url: url.into(), request_id, body, environment: None }
     }
 
     /// The client's own rejection if the nodes now belong to another cluster, or to one that was restored to an earlier
@@ -68,7 +70,8 @@ impl Refusal {
         let msg = "the nodes now belong to another cluster, or were restored to an earlier state: resync from the current state";
         let item = Item { code: "cluster_changed".into(), msg: msg.into(), loc: Vec::new() };
         let (status, body) = (StatusCode::GONE, Value::Null);
-        Self { status, items: vec![item], url: url.into(), request_id: String::new(), body }
+        let (request_id, environment) = (String::new(), None);
+        Self { status, items: vec![item], url: url.into(), request_id, body, environment }
     }
 }
 
@@ -111,6 +114,27 @@ impl Error {
             Self::Refused(refusal) => Some(refusal.status),
             Self::Usage(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Protocol(_) => None,
         }
+    }
+
+    /// The stable code of a rejection's first reason, as in `config_exists`; empty for other errors.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Refused(refusal) => refusal.items.first().map_or("", |item| &item.code),
+            Self::Usage(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Protocol(_) => "",
+        }
+    }
+
+    /// Whether the environment takes change requests only. A retry gets the same error.
+    #[must_use]
+    pub fn is_change_required(&self) -> bool {
+        self.code() == "change_required"
+    }
+
+    /// Whether the environment is frozen. The client does not retry: a freeze may last for days.
+    #[must_use]
+    pub fn is_environment_frozen(&self) -> bool {
+        self.code() == "environment_frozen"
     }
 
     /// Whether the error is 404: the record does not exist.

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `client` | failover and retries |
 //! | `request`, `answer` | requests and responses |
+//! | `environment` | the environment that is put before definition keys |
 //! | `error` | why a request failed: rejected, unavailable, or with an unknown outcome |
 //! | `pages` | snapshot-consistent pagination of lists |
 //! | `watch` | changes, across lost connections |
 //! | `operation` | the operations of batches and transactions |
+//! | `change_request` | making a change request of operations |
 //! | `deleted` | deleted definitions, and undoing a deletion |
 //! | `records` | one config: typed, conditional, read-modify-write |
 //! | `keep` | redacted values of a record that is changed and written back |
@@ -20,8 +22,10 @@
 
 mod answer;
 mod cache;
+mod change_request;
 mod client;
 mod deleted;
+mod environment;
 mod error;
 mod keep;
 mod operation;

@@ -151,7 +151,7 @@ impl Watch {
     }
 
     fn event(&mut self, frame: &Frame) -> Result<Option<Event>, Error> {
-        let data: Value = serde_json::from_str(&frame.data)
+        let mut data: Value = serde_json::from_str(&frame.data)
             .map_err(|_| Error::Protocol("the data of an event are not JSON".into()))?;
         let kind = match frame.name.as_str() {
             "change" => EventKind::Change,
@@ -161,6 +161,7 @@ impl Watch {
             // Kinds that a later version adds.
             _ => return Ok(None),
         };
+        self.client.leave_event(&mut data);
         self.last = frame.id.or(self.last);
         self.is_in_state = kind == EventKind::State && frame.id.is_none();
         Ok(Some(Event { kind, revision: frame.id, data }))

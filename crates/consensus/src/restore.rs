@@ -14,7 +14,7 @@
 //!    least a second apart by the clock.
 //! 2. The identity is written last. A directory whose restore was interrupted has none, and no node starts in it.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, sync::Arc};
 
 use super::{
     LOG_DIRECTORY, STORE_DIRECTORY,
@@ -22,7 +22,11 @@ use super::{
     log::Wal,
     wire::{self, StateMetadata, WireLogId, WireVote},
 };
-use concord_model::{record::Revision, time::Timestamp};
+use concord_model::{
+    record::Revision,
+    system::{SystemRecord, change::Phase},
+    time::Timestamp,
+};
 use concord_net::{Member, identity::Identity};
 use concord_state::State;
 use concord_storage::{
@@ -72,6 +76,15 @@ pub struct Restoration {
     reached: Option<PointReached>,
 }
 
+/// What a restored cluster leaves to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldChanges {
+    /// Change requests that need a new edition.
+    pub open: u64,
+    /// Change requests that the old cluster would have taken back by itself.
+    pub reverts: u64,
+}
+
 impl Restoration {
     /// Reads a backup, and continues it if it is to. Blocking.
     ///
@@ -106,6 +119,19 @@ impl Restoration {
     #[must_use]
     pub fn reached(&self) -> Option<&PointReached> {
         self.reached.as_ref()
+    }
+
+    /// What the restored cluster leaves to people: the approvals of change requests are those of the old one.
+    #[must_use]
+    pub fn held(&self) -> HeldChanges {
+        let state = &self.content.state;
+        let state = state.clone().restored_at(state.revision().saturating_add(1));
+        let is_held =
+            |record: &&Arc<SystemRecord>| record.change().is_some_and(|change| change.phase == Phase::Held);
+        HeldChanges {
+            open: state.pending_changes().filter(is_held).count() as u64,
+            reverts: state.held_reverts().count() as u64,
+        }
     }
 
     /// The state, for an export.

@@ -2,24 +2,22 @@
 //!
 //! When a test here fails, restore the format, and put a new variant at the end of its enum. Literals are only added.
 
+mod changes;
+
 use std::{fmt::Debug, sync::Arc};
 
 use concord_model::{
     access_key::{
-        AccessKey, Attestation, AttestedBy, Attester, Author, Grant, Grants, KeyId, KeySecret, KeyUse,
-        Pattern, Quota, Verb,
+        AccessKey, Attestation, AttestedBy, Attester, Author, Grant, Grants, HalfAttestation, KeyId,
+        KeySecret, KeyUse, Pattern, Quota, Verb,
     },
     audit::{AnchorAcceptance, AnchoredLog, AuditAnchor, AuditAnchors},
     command::{
-        AccessCommand, Applied, AuditCommand, BatchStep, ChangeAction, Command, DecodeError, Done, Expect,
-        IdempotencyKey, KeyTerms, Proposal, StepOutcome, SystemCommand, THIS_ENTRY, Undeletion, Verdict,
-        source::{Bypass, ChangeUse, DefinitionThen, Guard, Source, Tail},
+        AccessCommand, Applied, AuditCommand, BatchStep, Command, DecodeError, Done, Expect, IdempotencyKey,
+        KeyTerms, Proposal, StepOutcome, SystemCommand, THIS_ENTRY, Undeletion, Verdict,
     },
     entry,
-    error::{
-        ChangeBound, ChangeQuota, Invalid, LocSegment, NotAttestable, NothingToRestore, Rejection,
-        StoredQuota, Violation,
-    },
+    error::{Invalid, LocSegment, NotAttestable, NothingToRestore, Rejection, StoredQuota, Violation},
     feature::level_max,
     index::{Build, Indexing},
     key::Key,
@@ -27,10 +25,6 @@ use concord_model::{
     schema::{Formats, StoredSchema},
     system::{
         SystemBody, SystemRecord,
-        change::{
-            AppliedWith, Change, ChangeId, CloseReason, Content, Edition, NewEdition, NewVote, Opinion,
-            Party, Phase, Scope, Vote,
-        },
         environment::{Direct, Environment, EnvironmentName, Freeze},
         person::{Person, PersonId, PersonLabel},
     },
@@ -486,6 +480,8 @@ fn access_keys() {
 fn attesters_of_a_key() {
     let by = |id: &str, person| Attester { key: KeyId::parse(id).unwrap(), person: PersonId(person) };
     let both = [by("000000000001", 300), by("000000000002", 301)];
+    let half = HalfAttestation { at: 300, by: by("000000000001", 300) };
+    wire(&half, "ac020c303030303030303030303031ac02");
     wire(&AttestedBy::Persons(both), "010c303030303030303030303031ac020c303030303030303030303032ad02");
 }
 
@@ -554,247 +550,4 @@ fn system_records_and_their_commands() {
     let (before, after) = (Arc::new(record(Environment::default())), Arc::new(record(after)));
     wire(&StoredEdit::System { before: None, after: Some(Arc::clone(&after)) }, &format!("0b0001{refusing}"));
     wire(&StoredEdit::System { before: Some(before), after: None }, &format!("0b01{allowing}00"));
-}
-
-fn change_id() -> ChangeId {
-    ChangeId::parse("aaaaaaaaaaaa").unwrap()
-}
-
-#[test]
-fn tails_of_proposals() {
-    let plain_bytes = "01e4e0f4e586ee900304726f6f74000000040164016b0000";
-    let delete = || Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any };
-    entry(&plain(delete()), plain_bytes);
-    let with = |source, guards, tail: &str| {
-        let proposal = Proposal { tail: Tail::of(source, guards), ..plain(delete()) };
-        entry(&proposal, &format!("{plain_bytes}{tail}"));
-    };
-    let change = ChangeUse { id: change_id(), edition: 300, digest: [7; 32] };
-    let bypass = Bypass { id: change_id(), digest: [8; 32], text: "{}".into() };
-    with(
-        Source::Change(change),
-        vec![],
-        "010c616161616161616161616161ac02070707070707070707070707070707070707070707070707070707070707070700",
-    );
-    with(
-        Source::Bypass(Box::new(bypass)),
-        vec![],
-        "020c6161616161616161616161610808080808080808080808080808080808080808080808080808080808080808027b7d00",
-    );
-    let was = DefinitionThen { id: 301, revision: 302 };
-    for (guard, expected) in [
-        (Guard::Config { definition: 300, key: key("k"), revision: Some(301) }, "00ac02016b01ad02"),
-        (Guard::Config { definition: 300, key: key("k"), revision: None }, "00ac02016b00"),
-        (Guard::Definition { key: key("d"), was: Some(was) }, "01016401ad02ae02"),
-        (Guard::Definition { key: key("d"), was: None }, "01016400"),
-        (Guard::Configs { definition: 300, newest: 301, count: 2 }, "02ac02ad0202"),
-        (
-            Guard::AccessKey { id: KeyId::parse("0123456789aZ").unwrap(), revision: 300 },
-            "030c30313233343536373839615aac02",
-        ),
-        (Guard::Environment { name: key("prod"), revision: Some(300) }, "040470726f6401ac02"),
-        (Guard::Environment { name: key("prod"), revision: None }, "040470726f6400"),
-    ] {
-        with(Source::Direct, vec![guard], &format!("0001{expected}"));
-    }
-}
-
-fn some_definitions() -> Scope {
-    Scope::Definitions(vec![key("a"), key("b")])
-}
-
-fn some_environment() -> Scope {
-    Scope::Environment(EnvironmentName::parse("prod").unwrap())
-}
-
-fn some_content() -> Content {
-    let base = Guard::Environment { name: key("e"), revision: None };
-    Content { bases: vec![base], digest_key: [9; 32] }
-}
-
-fn some_party() -> Party {
-    Party::Key { id: KeyId::parse("0123456789aZ").unwrap(), person: Some(PersonId(300)) }
-}
-
-#[test]
-fn actions_on_change_requests() {
-    let act = |action| plain(Command::System(SystemCommand::Change { id: change_id(), action }));
-    let edition = |scope| {
-        Box::new(NewEdition {
-            digest: [7; 32],
-            scope,
-            text: "{}".into(),
-            operations: "[]".into(),
-            content: some_content(),
-        })
-    };
-    entry(
-        &act(ChangeAction::Create(edition(some_definitions()))),
-        "01e4e0f4e586ee900304726f6f7400000012020c616161616161616161616161000707070707070707070707070707070707070707070707070707070707070707000201610162027b7d025b5d0104016500090909090909090909090909090909090909090909090909090909090909090900",
-    );
-    let edit =
-        ChangeAction::Edit { after: 300, expect: Expect::At(301), edition: edition(some_environment()) };
-    entry(
-        &act(edit),
-        "01e4e0f4e586ee900304726f6f7400000012020c61616161616161616161616101ac0203ad020707070707070707070707070707070707070707070707070707070707070707010470726f64027b7d025b5d0104016500090909090909090909090909090909090909090909090909090909090909090900",
-    );
-    let vote = |opinion| {
-        let comment = "ok".into();
-        ChangeAction::Vote(Box::new(NewVote {
-            opinion,
-            edition: 300,
-            digest: [7; 32],
-            is_redacted: true,
-            comment,
-        }))
-    };
-    for (opinion, expected) in [
-        (
-            Opinion::Approval,
-            "01e4e0f4e586ee900304726f6f7400000012020c6161616161616161616161610200ac02070707070707070707070707070707070707070707070707070707070707070701026f6b00",
-        ),
-        (
-            Opinion::Rejection,
-            "01e4e0f4e586ee900304726f6f7400000012020c6161616161616161616161610201ac02070707070707070707070707070707070707070707070707070707070707070701026f6b00",
-        ),
-        (
-            Opinion::Review,
-            "01e4e0f4e586ee900304726f6f7400000012020c6161616161616161616161610202ac02070707070707070707070707070707070707070707070707070707070707070701026f6b00",
-        ),
-    ] {
-        entry(&act(vote(opinion)), expected);
-    }
-    entry(
-        &act(ChangeAction::Withdraw { comment: "no".into() }),
-        "01e4e0f4e586ee900304726f6f7400000012020c61616161616161616161616103026e6f00",
-    );
-    let of_cluster = |command| Proposal { author: Author::Cluster, ..plain(Command::System(command)) };
-    entry(
-        &of_cluster(SystemCommand::SweepChanges { now: Timestamp(300) }),
-        "01e4e0f4e586ee900304726f6f740000001203ac0202",
-    );
-    entry(&of_cluster(SystemCommand::HoldChanges), "01e4e0f4e586ee900304726f6f74000000120402");
-}
-
-#[test]
-fn records_of_change_requests() {
-    let record = |name: &str, body, text: &str| SystemRecord {
-        name: key(name),
-        body,
-        text: text.into(),
-        created_at: Timestamp(100),
-        modified_at: Timestamp(200),
-        revision: 300,
-    };
-    wire(
-        &record("aaaaaaaaaaaa-1", SystemBody::Content(some_content()), "[]"),
-        "0e6161616161616161616161612d310201040165000909090909090909090909090909090909090909090909090909090909090909025b5d64c801ac02",
-    );
-    let by = some_party();
-    let vote = Vote {
-        opinion: Opinion::Rejection,
-        edition: 2,
-        digest: [7; 32],
-        by,
-        attestation: 300,
-        is_redacted: false,
-        comment: "ok".into(),
-        at: Timestamp(400),
-    };
-    let change = |phase, scope| Change {
-        edition: Edition {
-            number: 2,
-            digest: [7; 32],
-            scope,
-            sender: Party::Root,
-            is_attested: false,
-            sent_at: Timestamp(300),
-            content_bytes: 301,
-        },
-        authors: vec![Party::Root, some_party()],
-        votes: vec![vote.clone()],
-        phase,
-        fingerprint: Some([3; 16]),
-    };
-    let stored =
-        |phase, scope| record("aaaaaaaaaaaa", SystemBody::Change(Box::new(change(phase, scope))), "{}");
-    wire(
-        &stored(Phase::Open, some_definitions()),
-        "0c616161616161616161616161010207070707070707070707070707070707070707070707070707070707070707070002016101620000ac02ad020200010c30313233343536373839615a01ac020101020707070707070707070707070707070707070707070707070707070707070707010c30313233343536373839615a01ac02ac0200026f6b9003000103030303030303030303030303030303027b7d64c801ac02",
-    );
-    wire(
-        &stored(Phase::Held, some_environment()),
-        "0c61616161616161616161616101020707070707070707070707070707070707070707070707070707070707070707010470726f640000ac02ad020200010c30313233343536373839615a01ac020101020707070707070707070707070707070707070707070707070707070707070707010c30313233343536373839615a01ac02ac0200026f6b9003010103030303030303030303030303030303027b7d64c801ac02",
-    );
-}
-
-#[test]
-fn phases_of_change_requests() {
-    let by = some_party();
-    let applied = |with| Phase::Applied { revision: 300, at: Timestamp(301), by: Party::Root, with };
-    for (phase, expected) in [
-        (Phase::Open, "00"),
-        (Phase::Held, "01"),
-        (
-            applied(AppliedWith::Approvals(vec![by.clone()])),
-            "02ac02ad02000001010c30313233343536373839615a01ac02",
-        ),
-        (applied(AppliedWith::Bypass), "02ac02ad020001"),
-        (
-            Phase::Closed {
-                reason: CloseReason::Withdrawn,
-                at: Timestamp(300),
-                by: Some(by.clone()),
-                comment: "no".into(),
-            },
-            "0300ac0201010c30313233343536373839615a01ac02026e6f",
-        ),
-        (
-            Phase::Closed {
-                reason: CloseReason::Expired,
-                at: Timestamp(300),
-                by: None,
-                comment: String::new(),
-            },
-            "0301ac020000",
-        ),
-        (
-            Phase::Closed {
-                reason: CloseReason::Restored,
-                at: Timestamp(300),
-                by: None,
-                comment: String::new(),
-            },
-            "0302ac020000",
-        ),
-    ] {
-        wire(&phase, expected);
-    }
-}
-
-#[test]
-fn rejections_of_change_requests() {
-    for (rejection, expected) in [
-        (Rejection::ChangeNotFound, "1d"),
-        (Rejection::ChangeExists, "1e"),
-        (Rejection::ChangeClosed, "1f"),
-        (Rejection::ChangeHeld, "20"),
-        (Rejection::ChangeDigest, "21"),
-        (Rejection::NotApproved { needed: 2, counted: 1 }, "220201"),
-        (Rejection::EditionRejected, "23"),
-        (Rejection::OwnChange, "24"),
-        (Rejection::TooManyChanges(ChangeQuota::OfParty), "2500"),
-        (Rejection::TooManyChanges(ChangeQuota::BytesOfParty), "2501"),
-        (Rejection::TooManyChanges(ChangeQuota::OfEnvironment), "2502"),
-        (Rejection::TooManyChanges(ChangeQuota::Unreviewed), "2503"),
-        (Rejection::ChangesFull, "26"),
-        (Rejection::ChangeTooLarge(ChangeBound::Definitions), "2700"),
-        (Rejection::ChangeTooLarge(ChangeBound::Content), "2701"),
-        (Rejection::ChangeTooLarge(ChangeBound::Bases), "2702"),
-        (Rejection::ChangeTooLarge(ChangeBound::Authors), "2703"),
-        (Rejection::ChangeTooLarge(ChangeBound::Votes), "2704"),
-        (Rejection::ChangeTooLarge(ChangeBound::Record), "2705"),
-    ] {
-        wire(&rejection, expected);
-    }
 }

@@ -2,13 +2,15 @@
 //!
 //! **Invariant:** before the credential is checked, no response reveals anything, not even whether a path exists. Only
 //! open endpoints (`endpoints`), and unknown paths below those of the pages, need no credential; no header, address or
-//! spelling exempts a request.
+//! spelling exempts a request. A ticket is a credential of one endpoint alone.
 
 use axum::response::{IntoResponse as _, Response};
-use http::{Extensions, HeaderMap, header};
+use http::{Extensions, HeaderMap, Uri, header};
 use tokio::time::Instant;
 
 use super::{
+    endpoints::Matched,
+    extract::QueryParams,
     quota,
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
@@ -16,6 +18,9 @@ use super::{
 use concord_service::{
     CallerAddress, Judgement, NotAuthenticated, Principal, Refusal, Service, quota::CredentialAttempt,
 };
+
+/// The parameter with a ticket.
+pub(super) const TICKET: &str = "ticket";
 
 /// How a request was let in.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,6 +76,44 @@ pub(super) async fn authenticate(
         }
         Err(NotAuthenticated::Unconfirmed(why)) => {
             Err(Problem::from(Refusal::Unavailable(why)).into_response())
+        }
+    }
+}
+
+/// The ticket of a request without a header for its credential, if its endpoint takes one.
+pub(super) fn ticket_of(matched: &Matched, uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    let takes_ticket = matched.endpoint.is_some_and(|endpoint| endpoint.takes_ticket);
+    if !takes_ticket || headers.contains_key(header::AUTHORIZATION) {
+        return None;
+    }
+    QueryParams::from_uri(uri).get(TICKET).map(str::to_owned)
+}
+
+/// Lets in a request with a ticket for a definition, or answers why not.
+pub(super) fn authenticate_ticket(
+    service: &Service,
+    extensions: &Extensions,
+    definition: &str,
+    ticket: &str,
+) -> Result<RequestAccess, Box<Response>> {
+    let attempt = match service.quotas.admit_credential(ticket.as_bytes()) {
+        Ok(attempt) => attempt,
+        Err(exceeded) => return Err(Box::new(quota::refused(&exceeded))),
+    };
+    match service.authentication.judge_ticket(definition, ticket) {
+        Judgement::Valid(principal) => {
+            attempt.was_good();
+            CallerConnection::mark_known(extensions);
+            CallerAddress::note_owner(&principal);
+            Ok(RequestAccess::Authenticated(principal))
+        }
+        Judgement::NotValid => {
+            attempt.has_failed();
+            Err(Box::new(Problem::Unauthenticated(NOT_VALID).into_response()))
+        }
+        Judgement::Unsettled => {
+            let text = "this node can't know now whether the ticket is valid";
+            Err(Box::new(Problem::from(Refusal::Unavailable(text.into())).into_response()))
         }
     }
 }

@@ -25,8 +25,11 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
     let is_filter = |_: &str| false;
     let params = without_shape(&request.params, is_filter);
     let query = query::across(&params, service.cx.limits());
-    let asked = both(Shape::of(&request.params, is_filter), both(patterns(&request.params), query));
-    let (consistency, (shape, (patterns, query))) = request.params.with_consistency(asked)?;
+    let asked = both(
+        Shape::of(&request.params, is_filter),
+        both(both(patterns(&request.params), no_past(&request.params)), query),
+    );
+    let (consistency, (shape, ((patterns, ()), query))) = request.params.with_consistency(asked)?;
     let source = cursor::source(&request.params, consistency)?;
     let (scope, past) = (ListScope::Across(patterns), PastRevision::NONE);
     cursor::list(&service, &request, ListCall { scope, params, past, shape, page: query.page, source }).await
@@ -41,8 +44,8 @@ pub(super) fn named(params: &QueryParams) -> Vec<Pattern> {
     }
 }
 
-/// The definitions that the parameters name.
-fn patterns(params: &QueryParams) -> Result<Vec<Pattern>, QueryError> {
+/// The definitions that the parameters name; none without any.
+pub(super) fn patterns(params: &QueryParams) -> Result<Vec<Pattern>, QueryError> {
     let texts = params.0.iter().filter(|(name, _)| name == DEFINITION).map(|(_, text)| text.as_str());
     let (mut patterns, mut violations) = (Vec::new(), Vec::new());
     for text in texts {
@@ -55,10 +58,17 @@ fn patterns(params: &QueryParams) -> Result<Vec<Pattern>, QueryError> {
         let msg = format!("a list names at most {LIST_PATTERNS_MAX} definitions or patterns");
         violations.push(query_violation(DEFINITION, msg));
     }
-    if params.get(PAST).is_some() {
-        violations.push(query_violation(PAST, "a list across definitions shows the current state only"));
-    }
     if violations.is_empty() { Ok(patterns) } else { Err(QueryError::Violations(violations)) }
+}
+
+fn no_past(params: &QueryParams) -> Result<(), QueryError> {
+    match params.get(PAST) {
+        None => Ok(()),
+        Some(_) => {
+            let msg = "a list across definitions shows the current state only";
+            Err(QueryError::Violations(vec![query_violation(PAST, msg)]))
+        }
+    }
 }
 
 pub(super) fn page(

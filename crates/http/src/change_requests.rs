@@ -1,4 +1,4 @@
-//! Change requests: create, list, get, edit, rebase, approve, reject, review, apply, withdraw.
+//! Change requests: create, list, get, edit, rebase, approve, reject, review, apply, revert, keep, withdraw.
 //!
 //! **Invariant:** a change request that the client may not see is answered as one that does not exist.
 
@@ -8,36 +8,44 @@ use utoipa::openapi::{ObjectBuilder, Schema, schema::OneOfBuilder};
 use super::{
     batch::{
         self,
-        operation::{OP, changing, named_operation},
+        operation::{OP, changing, for_change, for_put, named_operation},
     },
     body::fields::{self, BodyFields, FieldType, KEY, array, constant, schema_of},
     condition::Condition,
     definitions,
     endpoints::CHANGE_REQUESTS,
-    environments,
+    environments::{self, TIME},
     extract::{BodyRequest, ReadRequest, query_violation},
     json::Object,
-    openapi::schemas::text,
+    openapi::schemas::{integer, text},
     reply::{Problem, Rendering, Reply},
 };
 use concord_model::{
     command::Expect,
     error::{Invalid, Violation},
     limits::{
-        CHANGE_COMMENT_BYTES_MAX, CHANGE_DESCRIPTION_BYTES_MAX, CHANGE_OPERATIONS_MAX, CHANGE_TITLE_BYTES_MAX,
+        CHANGE_COMMENT_BYTES_MAX, CHANGE_DESCRIPTION_BYTES_MAX, CHANGE_OPERATIONS_MAX,
+        CHANGE_TITLE_BYTES_MAX, REVERT_AFTER_S_MAX,
     },
     query::{self, QueryError},
     record::Revision,
+    system::change::{ApplyMode, Timing, Window},
     time::Timestamp,
 };
 use concord_service::{
     ChangeJudgement, ChangePreview, ChangeQuery, ChangeView, ChangeWrite, DefinitionOperation,
-    EnvironmentWrite, NewEdition, PartyView, ProposedOperations, RecordPreview, Refusal, Service, Share,
-    StoredChange, Write,
+    EnvironmentWrite, FailureView, NewEdition, OperationView, PartyView, ProposedOperations, RecordPreview,
+    Refusal, Rollbacks, Service, Share, StoredChange, VoteView, WaitView, Write,
 };
 
 /// The phases of change requests, as a list selects them.
-pub(super) const PHASES: [&str; 4] = ["open", "held", "applied", "closed"];
+pub(super) const PHASES: [&str; 5] = ["open", "scheduled", "held", "applied", "closed"];
+/// The states of reverts, as a list selects them.
+pub(super) const REVERTS: [&str; 6] = ["possible", "armed", "held", "done", "failed", "kept"];
+/// Who applies a change request: the names in a body.
+pub(super) const APPLY_MODES: [&str; 2] = ["manual", "when_approved"];
+/// How long a window is if its end is not given: an hour.
+const WINDOW_US: u64 = 60 * 60 * 1_000_000;
 /// Hexadecimal digits of a digest.
 const DIGEST_CHARS: usize = 64;
 
@@ -51,6 +59,7 @@ pub(super) struct EditionBody {
     title: String,
     description: String,
     operations: Vec<Proposed>,
+    timing: Timing,
 }
 
 /// An operation in a body.
@@ -95,7 +104,53 @@ pub(super) fn edition(fields: &mut BodyFields) -> EditionBody {
         title: fields.required("title", &TITLE),
         description: fields.optional("description", &DESCRIPTION).unwrap_or_default(),
         operations: fields.required("operations", &OPERATIONS),
+        timing: timing(fields),
     }
+}
+
+/// When an edition is applied, and taken back.
+fn timing(fields: &mut BodyFields) -> Timing {
+    const APPLY: FieldType<ApplyMode> = FieldType {
+        read: |value, fields| {
+            let text = fields::string(value, fields)?;
+            let mode = match text.as_str() {
+                "manual" => Some(ApplyMode::Manual),
+                "when_approved" => Some(ApplyMode::WhenApproved),
+                _ => None,
+            };
+            if mode.is_none() {
+                fields.violation(&[], format!("expected one of `{}`", APPLY_MODES.join("`, `")));
+            }
+            mode
+        },
+        schema: |_| text().enum_values(Some(APPLY_MODES)).into(),
+    };
+    const SCHEDULE: FieldType<Window> = FieldType {
+        read: |value, fields| fields.object(value, window),
+        schema: |limits| schema_of(limits, window).into(),
+    };
+    const REVERT_AFTER: FieldType<u32> = FieldType {
+        read: |value, fields| {
+            let seconds = u32::try_from(fields::integer(value, fields)?).ok();
+            let seconds = seconds.filter(|seconds| (1..=REVERT_AFTER_S_MAX).contains(seconds));
+            if seconds.is_none() {
+                fields.violation(&[], format!("expected a number of seconds from 1 to {REVERT_AFTER_S_MAX}"));
+            }
+            seconds
+        },
+        schema: |_| integer(1).maximum(Some(REVERT_AFTER_S_MAX)).into(),
+    };
+    Timing {
+        apply: fields.optional("apply", &APPLY).unwrap_or_default(),
+        window: fields.nullable("schedule", &SCHEDULE),
+        revert_after_s: fields.nullable("revert_after_s", &REVERT_AFTER),
+    }
+}
+
+fn window(fields: &mut BodyFields) -> Window {
+    let not_before: Timestamp = fields.required("not_before", &TIME);
+    let not_after = fields.nullable("not_after", &TIME);
+    Window { not_before, not_after: not_after.unwrap_or(Timestamp(not_before.0.saturating_add(WINDOW_US))) }
 }
 
 fn operation(fields: &mut BodyFields) -> Option<Proposed> {
@@ -116,19 +171,25 @@ const ENVIRONMENT_NAME: FieldType<String> = FieldType { read: fields::string, sc
 
 fn put_environment(fields: &mut BodyFields) -> Proposed {
     let name = fields.required(environments::NAME, &ENVIRONMENT_NAME);
+    let expect = for_put(fields).unwrap_or(Expect::Any);
     let rules = environments::rules(fields);
-    Proposed::Environment(EnvironmentWrite::Put { name, rules, expect: Expect::Any })
+    Proposed::Environment(EnvironmentWrite::Put { name, rules, expect })
 }
 
 fn delete_environment(fields: &mut BodyFields) -> Proposed {
     let name = fields.required(environments::NAME, &ENVIRONMENT_NAME);
-    Proposed::Environment(EnvironmentWrite::Delete { name, expect: Expect::Present })
+    Proposed::Environment(EnvironmentWrite::Delete { name, expect: for_change(fields) })
 }
 
 impl EditionBody {
-    /// The edition as the service takes it, with the data that its rollbacks write.
-    async fn into_edition(self, service: &Service, request: &BodyRequest) -> Result<NewEdition, Problem> {
-        let Self { title, description, operations } = self;
+    /// The edition as the service takes it, with the data that its rollbacks write, and with the memory that these hold
+    /// until it is decided.
+    async fn into_edition(
+        self,
+        service: &Service,
+        request: &BodyRequest,
+    ) -> Result<(NewEdition, Rollbacks), Problem> {
+        let Self { title, description, operations, timing } = self;
         let is_alone = operations.len() == 1;
         let mut records = Vec::with_capacity(operations.len());
         let mut alone = None;
@@ -150,23 +211,33 @@ impl EditionBody {
                 }
             }
         }
+        let mut rollbacks = service.writes.begin_rollbacks(&request.caller);
         if alone.is_none() {
-            let mut rollbacks = service.writes.begin_rollbacks(&request.caller);
             batch::restore(service, &mut rollbacks, &mut records, None).await?;
         }
         let operations = alone.unwrap_or(ProposedOperations::Records(records));
-        Ok(NewEdition { title, description, operations, seal: concord_service::random_seal()? })
+        let seal = concord_service::random_seal()?;
+        Ok((NewEdition { title, description, operations, timing, seal }, rollbacks))
     }
 }
 
+/// Bytes of somebody with their names, and of what is said of a vote beside its comment.
+const PARTY_BYTES: usize = 200;
+
 /// The body that names the digest of what a person was shown.
 pub(super) fn judged(fields: &mut BodyFields) -> (Option<[u8; 32]>, String) {
-    (Some(fields.required("digest", &DIGEST)), fields.optional("comment", &COMMENT).unwrap_or_default())
+    let (digest, comment) = kept(fields);
+    (Some(digest), comment)
 }
 
 /// The body that applies an edition.
 pub(super) fn applied(fields: &mut BodyFields) -> [u8; 32] {
     fields.required("digest", &DIGEST)
+}
+
+/// The body that keeps what an edition has changed.
+pub(super) fn kept(fields: &mut BodyFields) -> ([u8; 32], String) {
+    (fields.required("digest", &DIGEST), fields.optional("comment", &COMMENT).unwrap_or_default())
 }
 
 /// The body that withdraws a change request.
@@ -203,7 +274,7 @@ fn parse_digest(text: &str) -> Option<[u8; 32]> {
     bytes.try_into().ok().filter(|_| text.len() == DIGEST_CHARS)
 }
 
-fn digest_text(digest: &[u8; 32]) -> String {
+pub(super) fn digest_text(digest: &[u8; 32]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -211,7 +282,7 @@ fn digest_text(digest: &[u8; 32]) -> String {
 pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     request.condition.for_create()?;
-    let edition = request.read(&service, edition).await?.into_edition(&service, &request).await?;
+    let (edition, _held) = request.read(&service, edition).await?.into_edition(&service, &request).await?;
     let id = concord_service::new_change_id(request.caller.idempotency_key)?;
     let stored = service.changes.write(request.caller, ChangeWrite::Create { id, edition }).await?;
     let location = format!("{CHANGE_REQUESTS}{}", stored.change.id);
@@ -225,7 +296,11 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
     let (consistency, query) = request.params.with_consistency(parsed)?;
     let page = query.page.clone();
     let (found, revision) = service.changes.list(&request.principal, query, consistency).await?;
-    let size = |change: &ChangeView| change.title.len() + change.description.len();
+    let size = |change: &ChangeView| {
+        let comments: usize = change.votes.iter().map(|vote| PARTY_BYTES + vote.comment.len()).sum();
+        let keys: usize = change.definitions.iter().map(|key| key.len() + 3).sum();
+        change.title.len() + change.description.len() + comments + keys + change.authors.len() * PARTY_BYTES
+    };
     let render = |object: Object, change: &ChangeView| {
         let Value::Object(members) = record(change) else { return object };
         // Names of members are those of `record`, which needs no escaping.
@@ -244,17 +319,23 @@ fn parse_query(request: &ReadRequest, service: &Service) -> Result<ChangeQuery, 
         let msg = format!("`phase` must be one of `{}`", PHASES.join("`, `"));
         violations.push(query_violation("phase", msg));
     }
-    let unreviewed = match request.params.get("unreviewed") {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => {
-            violations.push(query_violation("unreviewed", "`unreviewed` must be `true` or `false`"));
-            false
-        }
-    };
+    let [unreviewed, mine, needs_me] =
+        ["unreviewed", "mine", "needs_me"].map(|name| match request.params.get(name) {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => {
+                violations.push(query_violation(name, format!("`{name}` must be `true` or `false`")));
+                false
+            }
+        });
+    let revert = request.params.get("revert").map(str::to_owned);
+    if revert.as_deref().is_some_and(|state| !REVERTS.contains(&state)) {
+        let msg = format!("`revert` must be one of `{}`", REVERTS.join("`, `"));
+        violations.push(query_violation("revert", msg));
+    }
     let environment = request.params.get("environment").map(str::to_owned);
     if violations.is_empty() {
-        Ok(ChangeQuery { page, phase, environment, unreviewed })
+        Ok(ChangeQuery { page, phase, environment, unreviewed, revert, mine, needs_me })
     } else {
         Err(QueryError::Violations(violations))
     }
@@ -272,17 +353,23 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
     };
     let (consistency, with_preview) = request.params.with_consistency(with_preview)?;
     let name = request.name();
-    let found = service.changes.get(&request.principal, &name, with_preview, consistency).await?;
+    // The memory of the preview is held until its text is made: from then on the response is weighed as any other.
+    let mut held = service.cx.reservation(Share::Callers);
+    let found =
+        service.changes.get(&request.principal, &name, with_preview, (consistency, &mut held)).await?;
     let (change, revision) = found;
-    let reply = Reply::ok("change request found", &record(&change).to_string());
-    Ok(reply.record_version(change.revision, change.modified_at).state_revision(revision).no_store())
+    let (version, modified_at) = (change.revision, change.modified_at);
+    let write = move || Reply::ok("change request found", &record(&change).to_string());
+    let reply = if with_preview { service.cx.run_long(write).await? } else { write() };
+    drop(held);
+    Ok(reply.record_version(version, modified_at).state_revision(revision).no_store())
 }
 
 /// Replaces the edition of a change request.
 pub(super) async fn edit(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let if_match = if_match(request.condition)?;
-    let edition = request.read(&service, edition).await?.into_edition(&service, &request).await?;
+    let (edition, _held) = request.read(&service, edition).await?.into_edition(&service, &request).await?;
     let write = ChangeWrite::Edit { id: request.name, edition, if_match };
     answered("change request edited", service.changes.write(request.caller, write).await)
 }
@@ -330,7 +417,27 @@ pub(super) async fn apply(service: Service, request: BodyRequest) -> Result<Repl
     unconditional(request.condition)?;
     let digest = request.read(&service, applied).await?;
     let write = ChangeWrite::Apply { id: request.name, digest };
-    answered("change request applied", service.changes.write(request.caller, write).await)
+    let stored = service.changes.write(request.caller, write).await;
+    let is_left = stored.as_ref().is_ok_and(|stored| stored.change.scheduled.is_some());
+    answered(if is_left { "change request scheduled" } else { "change request applied" }, stored)
+}
+
+/// Takes back what was applied.
+pub(super) async fn revert(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let digest = request.read(&service, applied).await?;
+    let write = ChangeWrite::Revert { id: request.name, digest };
+    answered("change request taken back", service.changes.write(request.caller, write).await)
+}
+
+/// Keeps what a change request has changed, although it was to be taken back.
+pub(super) async fn keep(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let (digest, comment) = request.read(&service, kept).await?;
+    let write = ChangeWrite::Keep { id: request.name, digest, comment };
+    answered("change kept", service.changes.write(request.caller, write).await)
 }
 
 /// Withdraws a change request.
@@ -367,48 +474,11 @@ fn unconditional(condition: Condition) -> Result<(), Problem> {
 /// A change request as JSON.
 fn record(change: &ChangeView) -> Value {
     let time = |time: Timestamp| time.to_string();
-    let operations = change.operations.as_ref().map(|operations| {
-        let one = |operation: &concord_service::OperationView| {
-            let mut object = json!({ "op": operation.op });
-            for (name, value) in [
-                (definitions::KEY, &operation.definition),
-                ("config_key", &operation.config),
-                (environments::NAME, &operation.environment),
-            ] {
-                if let Some(value) = value {
-                    object[name] = value.clone().into();
-                }
-            }
-            object
-        };
-        operations.iter().map(one).collect::<Vec<Value>>()
-    });
     let votes = |opinion: &str| -> Vec<Value> {
-        let votes = change.votes.iter().filter(|vote| vote.opinion == opinion);
-        let one = |vote: &concord_service::VoteView| {
-            let mut object = party(&vote.by);
-            object["at"] = time(vote.at).into();
-            object["comment"] = vote.comment.clone().into();
-            object["redacted"] = vote.is_redacted.into();
-            if opinion == "approval" {
-                object["counts"] = vote.counts.into();
-            }
-            object
-        };
-        votes.map(one).collect()
+        change.votes.iter().filter(|vote| vote.opinion == opinion).map(vote).collect()
     };
-    let applied = change.applied.as_ref().map(|applied| {
-        json!({
-            "revision": applied.revision, "at": time(applied.at), "by": party(&applied.by),
-            "approved_by": applied.approved_by.iter().map(party).collect::<Vec<_>>(),
-        })
-    });
-    let closed = change.closed.as_ref().map(|closed| {
-        json!({
-            "reason": closed.reason, "at": time(closed.at), "by": closed.by.as_ref().map(party),
-            "comment": closed.comment,
-        })
-    });
+    let mut times = times(change);
+    let mut when = |name: &str| times[name].take();
     let mut object = json!({
         "change_id": change.id,
         "title": change.title,
@@ -417,10 +487,16 @@ fn record(change: &ChangeView) -> Value {
         "bypass": change.is_bypass,
         "edition": change.edition,
         "digest": digest_text(&change.digest),
+        "apply": when("apply"),
+        "schedule": when("schedule"),
+        "revert_after_s": change.timing.revert_after_s,
+        "scheduled": when("scheduled"),
         "config_definition_keys": change.definitions,
         "environment": change.environment,
+        "environments": change.environments,
         "sender": party(&change.sender),
         "attested": change.is_attested,
+        "unattested": change.unattested.iter().map(party).collect::<Vec<_>>(),
         "sent_at": time(change.sent_at),
         "expires_at": change.expires_at.map(time),
         "authors": change.authors.iter().map(party).collect::<Vec<_>>(),
@@ -428,17 +504,20 @@ fn record(change: &ChangeView) -> Value {
         "approvals_counted": change.approvals_counted,
         "approved": change.is_approved,
         "stale": change.stale,
+        "waits": change.waits.as_ref().map(wait),
         "approvals": votes("approval"),
         "rejections": votes("rejection"),
         "reviews": votes("review"),
         "reviews_missing": change.reviews_missing,
-        "applied": applied,
-        "closed": closed,
+        "applied": when("applied"),
+        "revert": when("revert"),
+        "closed": when("closed"),
         "created_at": time(change.created_at),
         "modified_at": time(change.modified_at),
+        "revision": change.revision,
     });
-    if let Some(operations) = operations {
-        object["operations"] = operations.into();
+    if let Some(operations) = &change.operations {
+        object["operations"] = operations.iter().map(operation_view).collect();
     }
     if let Some(preview) = &change.preview {
         object["preview"] = preview_json(preview);
@@ -446,9 +525,91 @@ fn record(change: &ChangeView) -> Value {
     object
 }
 
+/// When it is to be applied and taken back, and what became of it.
+fn times(change: &ChangeView) -> Value {
+    let time = |time: Timestamp| time.to_string();
+    let apply = match change.timing.apply {
+        ApplyMode::Manual => "manual",
+        ApplyMode::WhenApproved => "when_approved",
+    };
+    let window = change.timing.window;
+    let schedule = window
+        .map(|window| json!({ "not_before": time(window.not_before), "not_after": time(window.not_after) }));
+    let scheduled = change.scheduled.as_ref();
+    let scheduled =
+        scheduled.map(|scheduled| json!({ "at": time(scheduled.at), "by": party(&scheduled.by) }));
+    let applied = change.applied.as_ref().map(|applied| {
+        json!({
+            "revision": applied.revision, "at": time(applied.at), "by": applied.by.as_ref().map(party),
+            "scheduled_by": applied.scheduled_by.as_ref().map(party),
+            "approved_by": applied.approved_by.iter().map(party).collect::<Vec<_>>(),
+        })
+    });
+    let revert = change.revert.as_ref().map(|revert| {
+        json!({
+            "state": revert.state, "due_at": revert.due_at.map(time),
+            "possible_until": revert.possible_until.map(time), "revision": revert.revision,
+            "at": revert.at.map(time), "by": revert.by.as_ref().map(party), "bypass": revert.is_bypass,
+            "error": revert.failure.as_ref().map(failure), "stale": revert.stale, "comment": revert.comment,
+        })
+    });
+    let closed = change.closed.as_ref().map(|closed| {
+        json!({
+            "reason": closed.reason, "at": time(closed.at), "by": closed.by.as_ref().map(party),
+            "comment": closed.comment, "error": closed.failure.as_ref().map(failure),
+        })
+    });
+    json!({
+        "apply": apply, "schedule": schedule, "scheduled": scheduled, "applied": applied, "revert": revert,
+        "closed": closed,
+    })
+}
+
+/// An operation as JSON, without what it writes.
+fn operation_view(operation: &OperationView) -> Value {
+    let mut object = json!({ "op": operation.op });
+    for (name, value) in [
+        (definitions::KEY, &operation.definition),
+        ("config_key", &operation.config),
+        (environments::NAME, &operation.environment),
+    ] {
+        if let Some(value) = value {
+            object[name] = value.clone().into();
+        }
+    }
+    object
+}
+
+/// An approval, a rejection or a review as JSON.
+fn vote(vote: &VoteView) -> Value {
+    let mut object = party(&vote.by);
+    object["at"] = vote.at.to_string().into();
+    object["comment"] = vote.comment.clone().into();
+    object["redacted"] = vote.is_redacted.into();
+    if vote.opinion == "approval" {
+        object["counts"] = vote.counts.into();
+    }
+    object
+}
+
+/// What a change request waits for, as JSON.
+fn wait(wait: &WaitView) -> Value {
+    let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
+    json!({
+        "for": wait.reason, "environment": wait.environment, "since": time(wait.since), "until": time(wait.until),
+    })
+}
+
+/// Why the cluster could not do something, as JSON.
+fn failure(failure: &FailureView) -> Value {
+    json!({ "code": failure.code, "msg": failure.text })
+}
+
 /// Somebody, as JSON.
-fn party(party: &PartyView) -> Value {
-    json!({ "key_id": party.key, "person_id": party.person, "person": party.label })
+pub(super) fn party(party: &PartyView) -> Value {
+    json!({
+        "key_id": party.key, "name": party.name, "person_id": party.person, "person": party.label,
+    })
 }
 
 fn preview_json(preview: &ChangePreview) -> Value {
@@ -529,6 +690,53 @@ mod tests {
             read(json!([{"op": "put_environment", "environment": "prod"}])).is_err(),
             "no list of freezes"
         );
-        assert!(BodyFields::read(json!({"title": "t", "operations": [], "schedule": {}}), edition).is_err());
+        assert!(BodyFields::read(json!({"title": "t", "operations": [], "shedule": {}}), edition).is_err());
+        let expected = |condition: Value| {
+            let mut put = json!({"op": "put_environment", "environment": "prod", "freeze": []});
+            for (name, value) in condition.as_object().unwrap() {
+                put[name] = value.clone();
+            }
+            let mut read = read(json!([put])).ok()?;
+            match read.operations.pop() {
+                Some(Proposed::Environment(EnvironmentWrite::Put { expect, .. })) => Some(expect),
+                _ => None,
+            }
+        };
+        assert_eq!(expected(json!({})), Some(Expect::Any));
+        assert_eq!(expected(json!({"if_match": "7"})), Some(Expect::At(7)));
+        assert_eq!(expected(json!({"if_none_match": "*"})), Some(Expect::None));
+        assert_eq!(expected(json!({"if_match": "7", "if_none_match": "*"})), None);
+    }
+
+    #[test]
+    fn a_body_says_when_it_is_applied_and_taken_back() {
+        let read = |more: Value| {
+            let mut body = json!({"title": "t", "operations": [{"op": "delete_config", "config_definition_key": "d", "config_key": "k"}]});
+            for (name, value) in more.as_object().into_iter().flatten() {
+                body[name] = value.clone();
+            }
+            BodyFields::read(body, edition).map(|read| read.timing)
+        };
+        assert_eq!(read(json!({})).unwrap(), Timing::default());
+        let begin = "1970-01-01T00:00:01Z";
+        let timing = read(
+            json!({"apply": "when_approved", "schedule": {"not_before": begin}, "revert_after_s": 7200}),
+        );
+        let window = Window { not_before: Timestamp(1_000_000), not_after: Timestamp(3_601_000_000) };
+        let expected =
+            Timing { apply: ApplyMode::WhenApproved, window: Some(window), revert_after_s: Some(7200) };
+        assert_eq!(timing.unwrap(), expected);
+        for wrong in [
+            json!({"apply": "now"}),
+            json!({"schedule": {}}),
+            json!({"schedule": {"not_after": begin}}),
+            json!({"schedule": {"not_before": begin, "until": begin}}),
+            json!({"schedule": {"not_before": 7}}),
+            json!({"revert_after_s": 0}),
+            json!({"revert_after_s": 604_801}),
+            json!({"revert_after_s": 1.5}),
+        ] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
     }
 }

@@ -267,7 +267,7 @@ pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Rep
     let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).finish();
     let written =
         service.writes.write(request.caller, Write::DeleteConfig { definition, key, expect }).await?;
-    Ok(Reply::ok("config deleted", &data).for_write_without_record(&written))
+    Ok(Reply::ok("config deleted", &data).for_deletion(&written))
 }
 
 /// The path of a config.

@@ -14,8 +14,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
 use super::endpoints::DOCUMENT;
 
-/// The paths that other origins may use.
-const API: &str = "/api/";
+/// The paths that other origins may use: the API, and evaluations of flags by OFREP.
+const API: [&str; 2] = ["/api/", "/ofrep/"];
 
 /// What a page may send.
 const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
@@ -26,7 +26,8 @@ const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
 const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
     "accept-encoding, accept-patch, allow, etag, last-modified, link, location, ratelimit, ratelimit-policy, retry-after, \
      warning, x-concord-breaking-configs, x-concord-cluster, x-concord-deletion, x-concord-dry-run, \
-     x-concord-index-building, x-concord-next-from, x-concord-node, x-concord-redacted, x-concord-revision, x-request-id",
+     x-concord-index-building, x-concord-next-from, x-concord-node, x-concord-redacted, x-concord-revision, \
+     x-concord-write-revision, x-request-id",
 );
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE");
 /// Seconds for which a browser remembers the response to a preflight.
@@ -54,7 +55,7 @@ impl CorsOrigins {
 
 /// The value of `Access-Control-Allow-Origin` for a request from a page that may use the interface.
 pub(super) fn allowed(origins: &CorsOrigins, path: &str, headers: &HeaderMap) -> Option<HeaderValue> {
-    if !(path.starts_with(API) || path == DOCUMENT) {
+    if !(API.iter().any(|api| path.starts_with(api)) || path == DOCUMENT) {
         return None;
     }
     let mut values = headers.get_all(header::ORIGIN).iter();
@@ -107,6 +108,7 @@ mod tests {
             |origins: &CorsOrigins, path: &str, origin: &str| allowed(origins, path, &from(origin)).is_some();
         assert!(is_allowed(&these, "/api/v1/batch", "https://a.example"));
         assert!(is_allowed(&these, "/openapi.json", "http://localhost:3000"));
+        assert!(is_allowed(&these, "/ofrep/v1/evaluate/flags", "https://a.example"));
         for origin in
             ["https://b.example", "http://a.example", "https://a.example:444", "null", "https://a.example.b"]
         {

@@ -91,7 +91,7 @@ pub(super) struct ListCall {
 pub(super) async fn list(service: &Service, request: &ReadRequest, call: ListCall) -> Result<Reply, Problem> {
     let ListCall { scope, params, past, shape, page, source } = call;
     let is_open = match &scope {
-        ListScope::Definitions => true,
+        ListScope::Definitions | ListScope::DefinitionsOf(_) => true,
         ListScope::Configs(definition) => service.reads.may_compress(&request.principal, definition),
         // Any of them may have secret values.
         ListScope::Across(_) => false,

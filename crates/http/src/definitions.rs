@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
+    across,
     body::fields::{self, BodyFields, FieldType, KEY as KEY_TYPE, PATHS},
     cursor::{self, ListCall, PastRevision},
     endpoints::DEFINITIONS,
@@ -115,11 +116,13 @@ pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Rep
 pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query::definitions(&request.params.0, service.cx.limits());
     let past = PastRevision::of(&request.params, false);
-    let (consistency, (past, (query, shape))) =
-        request.params.with_consistency(both(past, both(query, shape(&request.params))))?;
+    let patterns = across::patterns(&request.params);
+    let asked = both(past, both(query, both(shape(&request.params), patterns)));
+    let (consistency, (past, (query, (shape, patterns)))) = request.params.with_consistency(asked)?;
     let source = cursor::source(&request.params, consistency)?;
     let params = without_shape(&request.params, |_| false);
-    let call = ListCall { scope: ListScope::Definitions, params, past, shape, page: query.page, source };
+    let scope = if patterns.is_empty() { ListScope::Definitions } else { ListScope::DefinitionsOf(patterns) };
+    let call = ListCall { scope, params, past, shape, page: query.page, source };
     cursor::list(&service, &request, call).await
 }
 
@@ -194,7 +197,7 @@ pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Rep
     let data = identity(&request.keys.definition).finish();
     let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict, purge };
     let written = service.writes.write(request.caller, write).await?;
-    let reply = Reply::ok("config definition deleted", &data).for_write_without_record(&written);
+    let reply = Reply::ok("config definition deleted", &data).for_deletion(&written);
     let is_kept = written.applied.done == Done::Single(StepOutcome::Retained);
     let reply = reply.deletion(is_kept);
     Ok(if is_kept || purge { reply } else { reply.warning(NOT_KEPT) })
@@ -259,8 +262,8 @@ pub(super) async fn undelete(service: Service, request: BodyRequest) -> Result<R
 
 /// Lists the deleted definitions whose deletion can be undone.
 pub(super) async fn deleted(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
-    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    let found = service.reads.deleted(&request.principal, consistency).await?;
+    let (consistency, patterns) = request.params.with_consistency(across::patterns(&request.params))?;
+    let found = service.reads.deleted(&request.principal, &patterns, consistency).await?;
     let render = |object: Object, one: &DeletedDefinition| {
         let item = object.value(KEY, &one.key).value("deleted_revision", &one.deletion.revision);
         let item = item.time("deleted_at", one.deletion.at);

@@ -62,16 +62,6 @@ pub(super) fn rules(fields: &mut BodyFields) -> EnvironmentRules {
 
 /// A freeze in a body.
 fn freeze(fields: &mut BodyFields) -> NewFreeze {
-    const TIME: FieldType<Timestamp> = FieldType {
-        read: |value, fields| {
-            let time = Timestamp::parse(&fields::string(value, fields)?);
-            if time.is_none() {
-                fields.violation(&[], "expected an RFC 3339 time such as `2027-01-01T00:00:00Z`");
-            }
-            time
-        },
-        schema: |_| text().description(Some("RFC 3339")).into(),
-    };
     const REASON: FieldType<String> = FieldType {
         read: fields::string,
         schema: |_| text().min_length(Some(1)).max_length(Some(FREEZE_REASON_BYTES_MAX)).into(),
@@ -82,6 +72,18 @@ fn freeze(fields: &mut BodyFields) -> NewFreeze {
         reason: fields.required("reason", &REASON),
     }
 }
+
+/// A time in a body.
+pub(super) const TIME: FieldType<Timestamp> = FieldType {
+    read: |value, fields| {
+        let time = Timestamp::parse(&fields::string(value, fields)?);
+        if time.is_none() {
+            fields.violation(&[], "expected an RFC 3339 time such as `2027-01-01T00:00:00Z`");
+        }
+        time
+    },
+    schema: |_| text().description(Some("RFC 3339")).into(),
+};
 
 /// The schema of `direct`.
 pub(super) fn direct() -> ObjectBuilder {
@@ -139,12 +141,13 @@ pub(super) async fn delete(service: Service, request: BodyRequest) -> Result<Rep
 
 /// An environment as JSON.
 fn record(environment: &EnvironmentView) -> String {
-    let EnvironmentView { name, refuses_direct, approvals, freezes, .. } = environment;
+    let EnvironmentView { name, refuses_direct, approvals, approvers, freezes, .. } = environment;
     let freezes = freezes.iter().map(freeze_json).collect::<Vec<_>>().join(",");
     let object = Object::new()
         .value(NAME, name)
         .unescaped("direct", DIRECT[usize::from(*refuses_direct)])
         .value("approvals", approvals)
+        .value("approvers", approvers)
         .raw("freeze", &format!("[{freezes}]"));
     let object = match environment.frozen_until {
         Some(until) => object.time("frozen_until", until),

@@ -18,6 +18,7 @@ pub(super) enum Code {
     ChangeClosed,
     ChangeDigest,
     ChangeInvalid,
+    ChangeNotDue,
     ChangeNotFound,
     ChangeRequired,
     ChangeStale,
@@ -52,6 +53,8 @@ pub(super) enum Code {
     MethodNotAllowed,
     NoKeyForKeys,
     NotApproved,
+    NotApprover,
+    NotRevertible,
     NotThere,
     OutcomeUnknown,
     Overloaded,
@@ -79,7 +82,7 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 64] = [
+    pub(super) const ALL: [(Self, &'static str); 67] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
         (Self::AuditOff, "not_found_error"),
@@ -87,6 +90,7 @@ impl Code {
         (Self::ChangeClosed, "conflict_error"),
         (Self::ChangeDigest, "conflict_error"),
         (Self::ChangeInvalid, "validation_error"),
+        (Self::ChangeNotDue, "conflict_error"),
         (Self::ChangeNotFound, "not_found_error"),
         (Self::ChangeRequired, "conflict_error"),
         (Self::ChangeStale, "conflict_error"),
@@ -121,6 +125,8 @@ impl Code {
         (Self::MethodNotAllowed, "method_not_allowed"),
         (Self::NoKeyForKeys, "conflict_error"),
         (Self::NotApproved, "conflict_error"),
+        (Self::NotApprover, "forbidden_error"),
+        (Self::NotRevertible, "validation_error"),
         (Self::NotThere, "not_found_error"),
         (Self::OutcomeUnknown, "timeout_error"),
         (Self::Overloaded, "rate_limited"),
@@ -156,6 +162,7 @@ impl Code {
             Self::ChangeClosed => "change_closed",
             Self::ChangeDigest => "change_digest",
             Self::ChangeInvalid => "change_invalid",
+            Self::ChangeNotDue => "change_not_due",
             Self::ChangeNotFound => "change_not_found",
             Self::ChangeRequired => "change_required",
             Self::ChangeStale => "change_stale",
@@ -190,6 +197,8 @@ impl Code {
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NoKeyForKeys => "no_key_for_keys",
             Self::NotApproved => "not_approved",
+            Self::NotApprover => "not_approver",
+            Self::NotRevertible => "not_revertible",
             Self::NotThere => "not_there",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Overloaded => "overloaded",
@@ -268,7 +277,7 @@ impl Code {
             Rejection::QuotaExceeded { .. } => Self::QuotaExceeded,
             Rejection::Unauthored => Self::InternalError,
             Rejection::ChangeRequired { .. } => Self::ChangeRequired,
-            Rejection::EnvironmentFrozen { .. } => Self::EnvironmentFrozen,
+            Rejection::EnvironmentFrozen { .. } | Rejection::FreezeLeft { .. } => Self::EnvironmentFrozen,
             Rejection::EnvironmentNotFound => Self::EnvironmentNotFound,
             Rejection::TooManyEnvironments => Self::TooManyEnvironments,
             Rejection::NotAttestable(_) => Self::KeyNotAttestable,
@@ -284,6 +293,10 @@ impl Code {
             Rejection::TooManyChanges(_) => Self::TooManyChanges,
             Rejection::ChangesFull => Self::StorageFull,
             Rejection::ChangeTooLarge(_) => Self::ChangeInvalid,
+            Rejection::ChangeNotDue(_) => Self::ChangeNotDue,
+            Rejection::NotRevertible(_) => Self::NotRevertible,
+            Rejection::NotApprover => Self::NotApprover,
+            Rejection::SenderEnded => Self::NotApproved,
             Rejection::InBatch { rejection, .. } => Self::of_rejection(rejection),
         }
     }
@@ -314,7 +327,9 @@ impl Code {
             Some("body" | "operations") => Self::BodyInvalid,
             Some("patch") => Self::PatchInvalid,
             Some("environment" | "direct" | "approvals" | "freeze") => Self::EnvironmentInvalid,
-            Some("title" | "description" | "comment" | "digest") => Self::ChangeInvalid,
+            Some(
+                "title" | "description" | "comment" | "digest" | "apply" | "schedule" | "revert_after_s",
+            ) => Self::ChangeInvalid,
             Some("members" | "id" | "api_addr" | "peer_addr") => Self::MemberInvalid,
             Some(_) | None => self,
         }

@@ -12,9 +12,10 @@ use super::{
     json::Object,
     openapi::schemas::integer,
     reply::{Problem, Reply},
+    watch::with_author,
 };
 use concord_model::{limits::Limits, query::QueryError, record::Revision};
-use concord_service::{ConfigName, HistoryRange, RedactedHistory, Restored, Rollback, Service};
+use concord_service::{AuthorView, ConfigName, HistoryRange, RedactedHistory, Restored, Rollback, Service};
 use concord_storage::{AfterImage, HistoryEntry, HistoryPage, RecordOperation};
 
 /// Bytes of a page up to which it is written where it is answered from: some 50 microseconds.
@@ -33,9 +34,9 @@ pub(super) async fn of_config(service: Service, request: ReadRequest) -> Result<
     check_key(definition, definitions::KEY)?;
     let name = ConfigName { definition, key: config };
     let found = service.history.config_history(&request.principal, consistency, name, range).await?;
-    let RedactedHistory { page, revision, redacted } = found;
+    let RedactedHistory { page, revision, redacted, authors } = found;
     let path = format!("{}/history", configs::location(definition, config));
-    let reply = page_reply(&service, page, limit, path).await?;
+    let reply = page_reply(&service, (page, authors), limit, path).await?;
     let reply = reply.redacted(Some(&redacted)).state_revision(revision);
     Ok(reply.compressed_for(request.headers(), || service.reads.may_compress(&request.principal, definition)))
 }
@@ -47,10 +48,11 @@ pub(super) async fn of_definition(service: Service, request: ReadRequest) -> Res
     let definition = &request.definition();
     check_key(definition, definitions::KEY)?;
     let range = HistoryRange { before, limit };
-    let (page, revision) =
+    let found =
         service.history.definition_history(&request.principal, consistency, definition, range).await?;
     let path = format!("{}/history", definitions::location(definition));
-    let reply = page_reply(&service, page, limit, path).await?;
+    let RedactedHistory { page, revision, authors, .. } = found;
+    let reply = page_reply(&service, (page, authors), limit, path).await?;
     Ok(reply.state_revision(revision).compressed_for(request.headers(), || true))
 }
 
@@ -108,14 +110,14 @@ fn page_range(params: &QueryParams, limits: &Limits) -> Result<(Option<Revision>
 /// Answers with a page: a long one is written in the pool.
 async fn page_reply(
     service: &Service,
-    page: HistoryPage,
+    (page, authors): (HistoryPage, Vec<AuthorView>),
     limit: usize,
     path: String,
 ) -> Result<Reply, Problem> {
     if page.items.iter().map(bytes_of).sum::<usize>() <= INLINE_BYTES_MAX {
-        return Ok(write_page(&page, limit, &path));
+        return Ok(write_page((&page, &authors), limit, &path));
     }
-    Ok(Box::pin(service.cx.run_long(move || write_page(&page, limit, &path))).await?)
+    Ok(Box::pin(service.cx.run_long(move || write_page((&page, &authors), limit, &path))).await?)
 }
 
 /// About as many bytes as [`item`] writes.
@@ -128,8 +130,9 @@ fn bytes_of(change: &HistoryEntry) -> usize {
     data + ITEM_BYTES
 }
 
-fn write_page(page: &HistoryPage, limit: usize, path: &str) -> Reply {
-    let items: Vec<String> = page.items.iter().map(item).collect();
+fn write_page((page, authors): (&HistoryPage, &[AuthorView]), limit: usize, path: &str) -> Reply {
+    let items: Vec<String> =
+        page.items.iter().zip(authors).map(|(change, author)| item(change, author)).collect();
     let meta = Object::new().value("limit", &limit).value("next_before", &page.next_before);
     let meta = meta.value("floor", &page.compaction_revision).finish();
     let data = Object::new().raw("results", &format!("[{}]", items.join(","))).raw("meta", &meta).finish();
@@ -138,7 +141,7 @@ fn write_page(page: &HistoryPage, limit: usize, path: &str) -> Reply {
 }
 
 /// A change as JSON.
-fn item(change: &HistoryEntry) -> String {
+fn item(change: &HistoryEntry, author: &AuthorView) -> String {
     let operation = match change.operation {
         RecordOperation::Create => "create",
         RecordOperation::Update => "update",
@@ -152,14 +155,12 @@ fn item(change: &HistoryEntry) -> String {
             definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema)).finish()
         }
     };
-    Object::with_capacity(data.len())
+    let object = Object::with_capacity(data.len())
         .value("revision", &change.revision)
         .unescaped("operation", operation)
         .time("at", change.at)
-        .value("by", &change.by)
-        .value("reason", &change.reason)
-        .raw("data", &data)
-        .finish()
+        .value("by", &change.by);
+    with_author(object, author, &change.reason).raw("data", &data).finish()
 }
 
 #[cfg(test)]
@@ -178,6 +179,6 @@ mod tests {
             after: AfterImage::Deleted,
         };
         let expected = r#"{"revision":7,"operation":"delete","at":"1970-01-01T00:00:00.000001Z","by":"root","reason":"\"why\"","data":null}"#;
-        assert_eq!(item(&deletion), expected);
+        assert_eq!(item(&deletion, &AuthorView::default()), expected);
     }
 }

@@ -19,7 +19,7 @@ pub(super) const LATEST: &str = "latest";
 /// Its other parameters.
 const OF_LISTS: [&str; 4] = [LATEST, "before", "since", "by"];
 /// Parameters of a poll that a list does not have.
-const OF_POLLS: [&str; 3] = ["from", "initial", "wait"];
+const OF_POLLS: [&str; 4] = ["from", "initial", "wait", "change_requests"];
 
 /// Lists the latest changes.
 pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
@@ -108,6 +108,7 @@ mod tests {
             ("latest=1&wait=3", "wait"),
             ("latest=1&initial=false", "initial"),
             ("latest=1&port=80", "port"),
+            ("latest=1&change_requests=true", "change_requests"),
             ("latest=1&search=x", "search"),
             ("latest=1&since=yesterday", "since"),
         ] {

@@ -24,6 +24,7 @@
 //! | lists of the configs of several definitions | `across` |
 //! | field selection: `include`, `fields` | `shape` |
 //! | bulk reads | `read` |
+//! | evaluations of feature flags; the document that flagd fetches | `flags` |
 //! | batches and transactions | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events, or by long polling | `watch` |
@@ -64,6 +65,7 @@ mod endpoints;
 mod environments;
 mod error_code;
 mod extract;
+mod flags;
 mod history;
 mod json;
 mod latest;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! event: state       data: {"revision","definitions":[…],"configs":[…],"complete"}   the initial state, in parts
-//! event: change      data: {"revision","at","by","reason","changes":[…]}             one for each revision, complete
+//! event: change      data: {"revision","at","by","reason","changes":[…]}             one for each revision, complete;
+//!                                                                                    of records or of change requests
 //! event: heartbeat   data: {"revision"}                                              all changes up to it were sent
 //! event: error       data: the body of a rejection                                   the end of the stream
 //! ```
@@ -15,6 +16,8 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use serde::Serialize;
+
 use axum::body::{Body, Bytes};
 use bytes::BytesMut;
 use futures::{StreamExt as _, stream};
@@ -22,6 +25,7 @@ use http::{HeaderMap, HeaderName};
 use uuid::Uuid;
 
 use super::{
+    change_requests,
     condition::{header_problem, single},
     extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
     json::{Object, with_redacted},
@@ -36,7 +40,7 @@ use concord_model::{
     redaction::RedactedPlaces,
 };
 use concord_service::{
-    RedactedEvent, Service,
+    AuthorView, ChangeRequestEvent, PartyView, RedactedEvent, Service,
     watch::{InitialChunk, Notice, OpenWatch, Selected, WatchRequest, WatchStart},
 };
 use concord_state::feed::{Before, Event, RecordChange};
@@ -47,8 +51,13 @@ pub(super) const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next
 /// The header with the id of the cluster. A client that goes on from a revision learns by it that the nodes are now
 /// those of another cluster, as one that was made from a backup, in which that revision is another one.
 const CLUSTER: HeaderName = HeaderName::from_static("x-concord-cluster");
+/// The parameter that asks for change requests in place of records.
+const CHANGE_REQUESTS: &str = "change_requests";
+/// Parameters that a watch of change requests does not have: all but those that say where it begins, and how fresh it is.
+const OF_RECORDS: [&str; 4] = ["definition", "config_key", "initial", "prev"];
 /// Parameters that are not filters.
-pub(super) const RESERVED: [&str; 13] = [
+pub(super) const RESERVED: [&str; 14] = [
+    CHANGE_REQUESTS,
     "definition",
     "config_key",
     "from",
@@ -139,7 +148,15 @@ fn wanted(
     };
     let is_filter =
         |(name, value): &&(String, String)| is_filter(name) && (name != "search" || !value.is_empty());
+    let of_change_requests = flag(params, CHANGE_REQUESTS)?;
+    let of_records = |name: &str| OF_RECORDS.contains(&name) || is_filter(&&(name.into(), "?".into()));
+    if of_change_requests && let Some((name, _)) = params.0.iter().find(|(name, _)| of_records(name)) {
+        let msg =
+            format!("a watch of change requests has no `{name}`; read the current ones with their list");
+        return Err(Problem::violation(query_violation(name, msg)));
+    }
     Ok(WatchRequest {
+        of_change_requests,
         definitions: all("definition"),
         configs: all("config_key"),
         filters: params.0.iter().filter(is_filter).cloned().collect(),
@@ -247,14 +264,18 @@ fn render(notice: Notice, has_prev: bool) -> Bytes {
             let id = part.is_last.then_some(part.revision);
             sse_event("state", id, &state_json(&part)).into()
         }
-        // Most watches ask for this, so it is rendered once for all of them.
-        Notice::Changes(event, Selected::All, redacted) if !has_prev => event
-            .rendered
-            .get_or_init(|| {
-                let data = selected_json(&event, &Selected::All, &redacted, false);
-                sse_event("change", Some(event.revision), &data).into()
-            })
-            .clone(),
+        // Most watches ask for this, so it is rendered once for all of them; and once for those that see what change
+        // request it was. A watch has no names.
+        Notice::Changes(event, Selected::All, redacted) if !has_prev => {
+            let has_request = redacted.author.request.is_some();
+            let rendered = if has_request { &event.rendered_with_request } else { &event.rendered };
+            rendered
+                .get_or_init(|| {
+                    let data = selected_json(&event, &Selected::All, &redacted, false);
+                    sse_event("change", Some(event.revision), &data).into()
+                })
+                .clone()
+        }
         Notice::Changes(event, selected, redacted) => {
             let data = selected_json(&event, &selected, &redacted, has_prev);
             sse_event("change", Some(event.revision), &data).into()
@@ -290,18 +311,52 @@ pub(super) fn selected_json(
             RecordChange::Config { .. } | RecordChange::Definition { .. } => object.finish(),
         })
     };
+    let (mut by, mut reason) = (Some(&event.by), event.reason.as_ref());
     let items: Vec<String> = match selected {
+        Selected::ChangeRequests(seen) => {
+            // Of a request that changed what the client may not read, it learns nothing.
+            if !seen.iter().any(ChangeRequestEvent::is_of_its_author) {
+                (by, reason) = (None, None);
+            }
+            seen.iter().map(change_request_json).collect()
+        }
         Selected::All => (0..event.items.len()).filter_map(|place| item(place, false)).collect(),
         Selected::Items(places) => {
             places.iter().filter_map(|(place, has_left)| item(*place, *has_left)).collect()
         }
     };
-    Object::new()
-        .value("revision", &event.revision)
-        .time("at", event.at)
-        .value("by", &event.by)
-        .value("reason", &event.reason)
-        .raw("changes", &format!("[{}]", items.join(",")))
+    let object = Object::new().value("revision", &event.revision).time("at", event.at).value("by", &by);
+    let object = with_author(object, &redacted.author, &reason);
+    object.raw("changes", &format!("[{}]", items.join(","))).finish()
+}
+
+/// Adds the author of a change, the reason, and the change request that it was: those members that the client may see.
+pub(super) fn with_author(object: Object, author: &AuthorView, reason: &impl Serialize) -> Object {
+    let names = [("by_name", &author.name), ("by_person", &author.person)];
+    let object = names.into_iter().fold(object, |object, (name, text)| {
+        text.iter().fold(object, |object, text| object.value(name, text))
+    });
+    let object = object.value("reason", reason);
+    let Some(request) = &author.request else { return object };
+    let object = object.unescaped("change_id", &request.id).value("change_title", &request.title);
+    if request.is_revert { object.value("change_reverted", &true) } else { object }
+}
+
+/// What happened to a change request.
+fn change_request_json(event: &ChangeRequestEvent) -> String {
+    let object = Object::new().unescaped("type", event.kind).unescaped("change_id", &event.id);
+    let Some(then) = &event.change else { return object.finish() };
+    let party = |party: &PartyView| change_requests::party(party);
+    object
+        .value("title", &then.title)
+        .unescaped("phase", then.phase)
+        .value("bypass", &then.is_bypass)
+        .value("edition", &then.edition)
+        .unescaped("digest", &change_requests::digest_text(&then.digest))
+        .value("environments", &then.environments)
+        .value("by", &then.by.as_ref().map(party))
+        .value("comment", &then.comment)
+        .value("closed_reason", &then.reason)
         .finish()
 }
 
@@ -399,6 +454,7 @@ fn with_config(object: Object, definition: &Key, config: &Config) -> Object {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use concord_service::{ChangeRequestThen, RequestName};
     use concord_state::testing::events::event;
 
     fn begin_of(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
@@ -435,6 +491,19 @@ mod tests {
             "\"modified_at\":\"1970-01-01T00:00:00.000007Z\"}]}\n\n"
         );
         assert_eq!(one, expected);
+        // Who may know which change request it was shares another text, that names nobody.
+        let of_request = |event| {
+            let request =
+                Some(RequestName { id: "changechange".into(), title: "t".into(), is_revert: false });
+            let author = AuthorView { request, ..AuthorView::default() };
+            let redacted = RedactedEvent { author, ..RedactedEvent::default() };
+            render(Notice::Changes(event, Selected::All, redacted), false)
+        };
+        let (three, four) = (of_request(Arc::clone(&event)), of_request(Arc::clone(&event)));
+        assert_eq!(three.as_ptr(), four.as_ptr());
+        let named = r#""reason":null,"change_id":"changechange","change_title":"t","changes":[{"#;
+        assert!(String::from_utf8_lossy(&three).contains(named) && one == expected);
+        assert_eq!(all(Arc::clone(&event)), expected, "the others learn nothing");
         let with_prev =
             render(Notice::Changes(Arc::clone(&event), Selected::All, RedactedEvent::default()), true);
         assert!(String::from_utf8_lossy(&with_prev).contains(r#","prev":null}]}"#));
@@ -443,5 +512,37 @@ mod tests {
         let left = String::from_utf8(left.to_vec()).unwrap();
         assert!(left.contains(r#"{"type":"config_unmatched","config_definition_key":"d","config_key":"k"}"#));
         assert_eq!(render(Notice::Progress(3), false), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");
+    }
+
+    #[test]
+    fn an_event_names_its_author_to_those_who_see_what_they_did() {
+        let then = ChangeRequestThen {
+            title: "t".into(),
+            phase: "open",
+            is_bypass: false,
+            edition: 1,
+            digest: [1; 32],
+            environments: vec!["prod".into()],
+            by: None,
+            comment: String::new(),
+            reason: None,
+        };
+        let seen = |kind: &'static str, change: Option<&ChangeRequestThen>| ChangeRequestEvent {
+            kind,
+            id: "changechange".into(),
+            change: change.cloned(),
+        };
+        let json = |seen: Vec<ChangeRequestEvent>| {
+            let selected = Selected::ChangeRequests(seen);
+            selected_json(&event(7, "d", "k", "{}"), &selected, &RedactedEvent::default(), false)
+        };
+        let (own, other) = (seen("change_request_applied", Some(&then)), seen("change_request_hidden", None));
+        let by_the_way = seen("change_request_updated", Some(&then));
+        assert!(json(vec![own.clone(), other.clone()]).contains(r#""by":"root""#));
+        // Somebody did something else that the client does not see, and this happened with it.
+        for unseen in [vec![other.clone()], vec![by_the_way.clone()], vec![by_the_way, other]] {
+            assert!(json(unseen).contains(r#","by":null,"reason":null,"changes":[{"#));
+        }
+        assert!(!json(vec![own]).contains("config_created"), "no records");
     }
 }

@@ -15,8 +15,9 @@ use super::{
     limits::{
         ACCESS_KEYS_MAX, CHANGE_AUTHORS_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX,
         CHANGE_DEFINITIONS_MAX, CHANGE_EDITION_BYTES_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX,
-        ENVIRONMENTS_MAX, GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX,
-        OPEN_CHANGES_OF_PARTY_MAX, PERSONS_MAX, UNREVIEWED_BYPASSES_MAX,
+        EDITION_AGE_US_MAX, ENVIRONMENTS_MAX, GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX,
+        OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX, PERSONS_MAX, REVERT_AFTER_S_MAX,
+        REVERT_BYTES_MAX, UNREVIEWED_BYPASSES_MAX,
     },
     record::Revision,
     time::Timestamp,
@@ -126,7 +127,7 @@ pub enum Rejection {
     #[error("the cluster does not propose this of its own")]
     Unauthored,
     /// A change of an environment whose definitions and configs may not be changed directly.
-    #[error("definitions and configs of the environment `{environment}` are changed by change request")]
+    #[error("the environment `{environment}`, its definitions and its configs are changed by change request")]
     ChangeRequired {
         /// The environment whose rules apply.
         environment: Key,
@@ -175,7 +176,7 @@ pub enum Rejection {
     #[error("the change request has another edition or digest by now: look at it again")]
     ChangeDigest,
     /// Too few approvals count.
-    #[error("the change request needs the approvals of {needed} persons, and has {counted} that count")]
+    #[error("{counted} of the {needed} approvals that the change request needs are given and count")]
     NotApproved {
         /// How many persons must approve.
         needed: u8,
@@ -193,13 +194,78 @@ pub enum Rejection {
     TooManyChanges(ChangeQuota),
     /// The contents of all open change requests take as much as the cluster has for them.
     #[error(
-        "the open change requests of the cluster have {} MiB of content, the limit: apply or withdraw some",
+        "the open change requests of the cluster may have {} MiB of content, and one person half of what the others \
+         leave of it: apply or withdraw some",
         CHANGE_CONTENTS_BYTES_MAX >> 20
     )]
     ChangesFull,
     /// A change request that is larger than one may be.
     #[error("{0}")]
     ChangeTooLarge(ChangeBound),
+    /// A change request that is applied, taken back or scheduled at a time that is not its own.
+    #[error("{0}")]
+    ChangeNotDue(NotDue),
+    /// A change request that could not be taken back.
+    #[error("{0}")]
+    NotRevertible(NotRevertible),
+    /// A change request is taken back by somebody whose approval did not count.
+    #[error(
+        "only a person whose approval counted takes a change back: create a change request, or bypass the rules"
+    )]
+    NotApprover,
+    /// The cluster applies a change request whose sender has no key any more.
+    #[error("the access key of the sender does not exist any more")]
+    SenderEnded,
+    /// A new environment that would leave a freeze of `default` that has not begun.
+    #[error(
+        "`{environment}` has a freeze that ends at {until} and has not begun: a new environment has its freezes, with the \
+         same `from` and `until`"
+    )]
+    FreezeLeft {
+        /// The environment that has the freeze.
+        environment: Key,
+        /// The end of the freeze.
+        until: Timestamp,
+    },
+}
+
+/// Why it is not the time to apply a change request or to take it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NotDue {
+    /// The window has not begun.
+    #[error("the change request is not applied before {0}")]
+    Before(Timestamp),
+    /// The window is over.
+    #[error("the change request is not applied at {0} or later: send another edition")]
+    After(Timestamp),
+    /// The edition has no window, so there is nothing that the cluster could wait for.
+    #[error("the change request has no schedule, or is applied when it is approved")]
+    NoSchedule,
+}
+
+/// Why a change request can't be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NotRevertible {
+    /// It changes more than configs.
+    #[error(
+        "only a change of configs that exist, or are created in definitions that exist, can be taken back"
+    )]
+    NotOfConfigs,
+    /// What it replaces is too large.
+    #[error(
+        "a change can be taken back if what it replaces has at most {} MiB",
+        REVERT_BYTES_MAX >> 20
+    )]
+    TooLarge,
+    /// It is no longer so: the time is over, it was taken back, or there was no room for what the configs were.
+    #[error("the change request can't be taken back any more: create another one that does it")]
+    Over,
+    /// It was never applied.
+    #[error("the change request was not applied, so there is nothing to take back")]
+    NotApplied,
+    /// Nothing but a revert that is armed or held can be kept.
+    #[error("nothing takes the change request back by itself, so what it changed stays")]
+    NotArmed,
 }
 
 /// Why nobody can attest a key.
@@ -232,7 +298,8 @@ pub enum ChangeQuota {
     BytesOfParty,
     /// Open change requests that touch the environment.
     #[error(
-        "an environment has at most {OPEN_CHANGES_OF_ENVIRONMENT_MAX} open change requests: apply or withdraw some"
+        "an environment has at most {OPEN_CHANGES_OF_ENVIRONMENT_MAX} open change requests, and one person at most half \
+         of what the others leave: apply or withdraw some"
     )]
     OfEnvironment,
     /// Bypasses that nobody has reviewed.
@@ -267,6 +334,15 @@ pub enum ChangeBound {
         CHANGE_RECORD_BYTES_MAX >> 10
     )]
     Record,
+    /// Its schedule.
+    #[error(
+        "a schedule ends after it begins, in the future, and at most {} days after the edition was sent",
+        EDITION_AGE_US_MAX / 86_400_000_000
+    )]
+    Schedule,
+    /// The time after which the cluster takes it back.
+    #[error("a change is taken back 1 second to {} days after it was applied", REVERT_AFTER_S_MAX / 86_400)]
+    RevertAfter,
 }
 
 impl Rejection {
@@ -277,7 +353,7 @@ impl Rejection {
         if let Self::InBatch { rejection, .. } = self {
             return rejection.is_by_environment();
         }
-        matches!(self, Self::ChangeRequired { .. } | Self::EnvironmentFrozen { .. })
+        matches!(self, Self::ChangeRequired { .. } | Self::EnvironmentFrozen { .. } | Self::FreezeLeft { .. })
     }
 }
 

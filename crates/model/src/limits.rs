@@ -76,6 +76,29 @@ pub const VIOLATION_TEXT_BYTES_MAX: usize = 300;
 /// entry creates allow this many (`record::STEP_BITS`). Fixed.
 pub const BATCH_STEPS_MAX: usize = 1024;
 
+// Feature flags.
+
+/// Steps that an evaluation of a flag's rule may take, as they are bounded before it begins: some ten milliseconds, and
+/// some 50 MB. Ordinary rules are bounded by a thousand. Fixed.
+pub const FLAG_STEPS_MAX: u64 = 1_000_000;
+/// The same for a request that evaluates all flags; the flags that are left then fail. Fixed.
+pub const FLAGS_STEPS_MAX: u64 = 20_000_000;
+/// Values of a rule with its shared rules (`$ref`) in their places; 32 bytes of text count as one. Fixed.
+pub const FLAG_RULE_VALUES_MAX: usize = 20_000;
+/// The same of all flags of a definition, also of those whose rule can't be used: some 300 bytes of memory each. Fixed.
+pub const FLAG_RULES_VALUES_MAX: usize = 400_000;
+/// Levels of an evaluation context; the engine of rules is recursive. Fixed.
+pub const FLAG_CONTEXT_DEPTH_MAX: usize = 64;
+/// Bytes of a request with an evaluation context. It says who reads, in some hundred bytes. Fixed.
+pub const FLAG_REQUEST_BYTES_MAX: usize = 256 << 10;
+/// Bytes of the configs of a definition that is evaluated as flags or fetched as one document. A thousand flags with
+/// long rules have one megabyte. Fixed.
+pub const FLAGS_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of a response with the evaluations of all flags: each has the metadata of the definition. Fixed.
+pub const FLAGS_RESPONSE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of compiled flags that a node keeps, of all definitions. Fixed.
+pub const CACHED_FLAGS_BYTES_MAX: usize = 128 << 20;
+
 // Access keys.
 
 /// Access keys of a cluster, some hundred bytes each in the memory of every node: far more than applications. Fixed:
@@ -149,21 +172,37 @@ pub const CHANGE_RECORD_BYTES_MAX: u64 = 64 << 10;
 pub const CHANGE_EDITION_BYTES_MAX: u64 = CHANGE_RECORD_BYTES_MAX / 2;
 /// Microseconds after which an edition expires: a month.
 pub const EDITION_AGE_US_MAX: u64 = 30 * 24 * 60 * 60 * 1_000_000;
-/// Open change requests of a person, or of a key without one.
+/// Seconds after which the cluster takes a change request back at the latest: a week.
+pub const REVERT_AFTER_S_MAX: u32 = 7 * 24 * 60 * 60;
+/// Bytes of what the configs were before a change request: what takes it back is one entry.
+pub const REVERT_BYTES_MAX: u64 = 1 << 20;
+/// Microseconds for which a person may take a change request back that the cluster does not take back: a day.
+pub const REVERT_BY_HAND_US: u64 = 24 * 60 * 60 * 1_000_000;
+/// Bytes of what persons may take back, with its records. It counts at least [`KEPT_BEFORE_BYTES_MIN`] each, and the oldest go for later
+/// ones: nobody's change request is rejected for it.
+pub const KEPT_BEFORE_BYTES_MAX: u64 = 16 << 20;
+/// The least that counts of each, so that an entry drops a bounded number of them.
+pub const KEPT_BEFORE_BYTES_MIN: u64 = 4 << 10;
+/// Bytes of the code and the text that say what the cluster could not do.
+pub const FAILURE_BYTES_MAX: usize = 1 << 10;
+/// Change requests of a person, or of a key without one, that are open or wait for the cluster to take them back.
 pub const OPEN_CHANGES_OF_PARTY_MAX: u64 = 200;
 /// Bytes of them: operations, texts and keys.
 pub const OPEN_CHANGE_BYTES_OF_PARTY_MAX: u64 = 8 << 20;
-/// Open change requests that touch an environment.
+/// The same of all that touch an environment.
 pub const OPEN_CHANGES_OF_ENVIRONMENT_MAX: u64 = 500;
-/// Bytes of all that are open: they are in the memory of every node.
+/// Bytes of all of these: they are in the memory of every node.
 pub const CHANGE_CONTENTS_BYTES_MAX: u64 = 64 << 20;
 /// Bypasses of a person, or of a key without one, that nobody has reviewed.
 pub const UNREVIEWED_BYPASSES_MAX: u64 = 200;
 /// Microseconds for which a closed change request is kept: a quarter of a year.
 pub const CLOSED_CHANGE_AGE_US_MAX: u64 = 90 * 24 * 60 * 60 * 1_000_000;
-/// Closed change requests that are kept, in addition to unreviewed bypasses.
+/// Change requests that are kept, which the cluster could not apply, and as many that it could not take back: their alarms
+/// outlive what others close.
+pub const FAILED_CHANGES_MAX: u64 = 1_000;
+/// Closed change requests that are kept, in addition to those, to unreviewed bypasses and to what can be taken back.
 pub const CLOSED_CHANGES_MAX: u64 = 5_000;
-/// Bytes of their records.
+/// Bytes of their records, and of the records of those that failed.
 pub const CLOSED_CHANGES_BYTES_MAX: u64 = 16 << 20;
 /// Change requests that an entry closes or drops because of their age or number: a millisecond of work.
 pub const CHANGES_SWEPT_PER_ENTRY_MAX: usize = 64;

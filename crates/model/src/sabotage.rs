@@ -62,7 +62,11 @@
 //! | `approvals-outlive-edition` | a new edition keeps the approvals of the one before |
 //! | `change-stays-open` | a change request that was applied can be applied again |
 //! | `guards-ignored` | a change request replaces records other than its bases |
+//! | `hidden-change-shown` | everybody sees a change request of definitions that they may not read |
 //! | `bypass-without-record` | a bypass makes no record of a change request |
+//! | `window-ignored` | a change request is applied outside its window |
+//! | `revert-early` | the cluster takes a change request back before its time |
+//! | `armed-after-restore` | a restored or recovered cluster takes back what the one before was to take back |
 //! | `steps-not-touched` | an environment judges only the first operation of a batch |
 //! | `attested-by-one` | one person attests a key alone |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |

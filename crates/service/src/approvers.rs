@@ -27,7 +27,9 @@ pub(crate) fn check_approvers(
     after: &Environment,
     now: Timestamp,
 ) -> Result<(), Invalid> {
-    let before = state.environment(name.as_str()).and_then(|record| record.environment());
+    // A new record is compared with the rules that hold until then.
+    let before = state.environment(name.as_str()).or_else(|| state.environment(DEFAULT_ENVIRONMENT));
+    let before = before.and_then(|record| record.environment());
     let is_stricter = before.is_none_or(|before| {
         after.approvals > before.approvals || (after.direct, before.direct) == (Direct::Refuse, Direct::Allow)
     });
@@ -143,7 +145,13 @@ mod tests {
         assert!(is_accepted(0, Some(one.clone()), one.clone()), "nothing becomes stricter");
         assert!(is_accepted(0, Some(two.clone()), one.clone()));
         assert!(!is_accepted(1, Some(one.clone()), two));
-        assert!(!is_accepted(1, Some(rules(Direct::Allow, 1)), one));
+        assert!(!is_accepted(1, Some(rules(Direct::Allow, 1)), one.clone()));
+        // What `default` asks for as well is nothing stricter: its approvers may be gone in an incident.
+        let mut builder = StateBuilder::new();
+        builder.system_record(record("default", SystemBody::Environment(one.clone()))).unwrap();
+        let of_default = builder.finish(100, NOW).unwrap();
+        assert!(check_approvers(&of_default, &name("prod"), &one, NOW).is_ok());
+        assert!(check_approvers(&of_default, &name("prod"), &rules(Direct::Refuse, 2), NOW).is_err());
         let elsewhere = check_approvers(&state(3, None), &name("dev"), &rules(Direct::Refuse, 1), NOW);
         let Err(Invalid::Violations(violations)) = elsewhere else { panic!("{elsewhere:?}") };
         assert!(violations[0].msg.contains("`dev.*`"), "{}", violations[0].msg);

@@ -56,6 +56,8 @@ pub(super) struct Budget {
     indexed_bytes: Cell<usize>,
     /// Bytes that remain for the entry of the log.
     entry_bytes: Cell<usize>,
+    /// What kept secret values count beyond their own length, in all that was prepared so far.
+    kept_beyond: Cell<usize>,
     /// Bytes of records that the write may still replace.
     replaced_bytes: Cell<usize>,
     is_abandoned: Cell<bool>,
@@ -98,6 +100,7 @@ impl Budget {
             data_bytes: Cell::new(INLINE_DATA_BYTES_MAX),
             indexed_bytes: Cell::new(INLINE_INDEXED_BYTES_MAX),
             entry_bytes: Cell::new(ENTRY_BYTES_MAX),
+            kept_beyond: Cell::new(0),
             replaced_bytes: Cell::new(BATCH_REPLACED_BYTES_MAX),
             is_abandoned: Cell::new(false),
             is_over: Cell::new(false),
@@ -207,6 +210,17 @@ impl Budget {
         };
         self.entry_bytes.set(left);
         Ok(())
+    }
+
+    /// Charges what kept secret values count beyond their own length.
+    pub(super) fn charge_kept(&self, bytes: usize) -> Result<(), Refusal> {
+        self.kept_beyond.set(self.kept_beyond.get().saturating_add(bytes));
+        self.charge_entry(bytes)
+    }
+
+    /// The sum of [`Self::charge_kept`].
+    pub(super) fn kept_beyond(&self) -> usize {
+        self.kept_beyond.get()
     }
 
     /// Charges the compilation of a schema.

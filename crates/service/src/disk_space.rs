@@ -1,7 +1,7 @@
 //! Rejects writes before the volumes fill up: that of this node, and those of the voters that a majority needs.
 //!
 //! The log's own appends must never meet a full volume, because an append that fails stops the node. So a reserve stays
-//! free, and below it only writes that remove something are accepted.
+//! free, and below it only writes that remove something are accepted, and in its first half freezes of environments.
 //!
 //! An entry needs space on a majority. The leader asks the other voters once a second whether their volumes are below
 //! their reserves. It rejects writes that need space when the voters with space are no majority. So deletes can still be
@@ -41,6 +41,11 @@ use concord_net::{
 const MEASUREMENT_AGE_MAX: Duration = Duration::from_secs(1);
 /// How often the leader asks the other voters: a volume does not fill by more than its reserve in that time.
 const VOTERS_INTERVAL: Duration = Duration::from_secs(1);
+/// Writes of an incident in one environment while a volume is full, in [`INCIDENT_WINDOW`]: freezes and their ends. Of all
+/// environments with their history that is some megabytes.
+const INCIDENT_WRITES_MAX: u32 = 4;
+/// The time in which there may be so many.
+const INCIDENT_WINDOW: Duration = Duration::from_secs(60 * 60);
 /// How long a voter may take to respond.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -66,6 +71,17 @@ impl DiskReserve {
             Some(free) if free < self.reserve_bytes => Err(Refusal::StorageFull(format!(
                 "the volume of the data directory has {free} bytes left, less than the reserve of {} bytes",
                 self.reserve_bytes
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Rejects while less than half of the reserve is free.
+    fn check_half(&self) -> Result<(), Refusal> {
+        let half = self.reserve_bytes / 2;
+        match self.free_bytes() {
+            Some(free) if free < half => Err(Refusal::StorageFull(format!(
+                "the volume of the data directory has {free} bytes left, less than half of the reserve, {half} bytes"
             ))),
             Some(_) | None => Ok(()),
         }
@@ -190,12 +206,34 @@ pub struct DiskSpace {
     pub(crate) cx: Arc<Context>,
     pub(crate) reserve: DiskReserve,
     pub(crate) voters: VoterSpaces,
+    /// The writes of incidents that were accepted while a volume was full.
+    incidents: Mutex<Incidents>,
+}
+
+/// The writes of incidents in one hour, by environment, of which there are few: nobody uses up those of others.
+#[derive(Debug, Default)]
+struct Incidents {
+    begun: Option<Instant>,
+    counts: BTreeMap<String, u32>,
+}
+
+impl Incidents {
+    /// Counts a write; false when there were as many as may be.
+    fn count(&mut self, environment: &str, now: Instant) -> bool {
+        if self.begun.is_none_or(|begun| now.saturating_duration_since(begun) >= INCIDENT_WINDOW) {
+            *self = Self { begun: Some(now), counts: BTreeMap::new() };
+        }
+        let count = self.counts.entry(environment.to_owned()).or_insert(0);
+        *count += 1;
+        *count <= INCIDENT_WRITES_MAX
+    }
 }
 
 impl DiskSpace {
     pub(crate) fn new(cx: &Arc<Context>) -> Self {
         let reserve = DiskReserve::new(cx.options.directory.clone(), cx.options.disk_reserve_bytes);
-        Self { cx: Arc::clone(cx), reserve, voters: VoterSpaces::default() }
+        let (voters, incidents) = (VoterSpaces::default(), Mutex::default());
+        Self { cx: Arc::clone(cx), reserve, voters, incidents }
     }
 
     /// Rejects writes that need space while this node's volume, or too many of the voters' volumes, are below their
@@ -204,6 +242,20 @@ impl DiskSpace {
         self.reserve.check()?;
         self.check_waiting_changes()?;
         self.voters.check()
+    }
+
+    /// Rejects what is written in an incident, and is small, less than other writes: a freeze can be added while volumes are
+    /// full. It uses no more than half of this node's reserve. What the volumes of the voters have left is not known here, so
+    /// only a few such writes an hour are accepted while one of them is full: nobody fills them with freezes.
+    pub(super) fn check_incident(&self, environment: &str) -> Result<(), Refusal> {
+        let Err(full) = self.check() else { return Ok(()) };
+        self.reserve.check_half()?;
+        self.check_waiting_changes()?;
+        // Those that have no record yet are one: their names are any that a client likes.
+        let is_there = self.cx.applied().environment(environment).is_some();
+        let environment = if is_there { environment } else { "" };
+        let mut incidents = self.incidents.lock().unwrap_or_else(PoisonError::into_inner);
+        if incidents.count(environment, Instant::now()) { Ok(()) } else { Err(full) }
     }
 
     /// The alarms about it: this node's disk, and those of the voters as the leader knows them.
@@ -305,8 +357,26 @@ mod tests {
     fn a_volume_below_its_reserve_rejects() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(DiskReserve::new(directory.path().into(), 0).check(), Ok(()));
-        let full = DiskReserve::new(directory.path().into(), u64::MAX).check();
-        assert!(matches!(full, Err(Refusal::StorageFull(_))));
+        let full = DiskReserve::new(directory.path().into(), u64::MAX);
+        assert!(matches!(full.check(), Err(Refusal::StorageFull(_))));
+        assert!(matches!(full.check_half(), Err(Refusal::StorageFull(_))));
+        // Half of it is for incidents.
+        let free = DiskReserve::new(directory.path().into(), 0).free_bytes().unwrap();
+        let short = DiskReserve::new(directory.path().into(), free / 2 * 3);
+        assert!(short.check().is_err() && short.check_half().is_ok());
+    }
+
+    #[test]
+    fn an_hour_has_a_few_writes_of_incidents() {
+        let (mut incidents, begin) = (Incidents::default(), Instant::now());
+        let counted = |incidents: &mut Incidents, name: &str, now| {
+            (0..3 * INCIDENT_WRITES_MAX).filter(|_| incidents.count(name, now)).count()
+        };
+        let most = usize::try_from(INCIDENT_WRITES_MAX).unwrap();
+        assert_eq!(counted(&mut incidents, "dev", begin), most);
+        assert_eq!(counted(&mut incidents, "prod", begin), most, "nobody uses up those of others");
+        assert_eq!(counted(&mut incidents, "dev", begin + INCIDENT_WINDOW / 2), 0);
+        assert_eq!(counted(&mut incidents, "dev", begin + INCIDENT_WINDOW), most);
     }
 
     #[test]

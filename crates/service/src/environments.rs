@@ -9,10 +9,9 @@ use std::sync::Arc;
 use crate::{
     approvers::count_without_approvers,
     clock::Clock,
-    freshness::Freshness,
+    freshness::{Freshness, Made},
     request::{
-        Caller, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, Level, Principal, Refusal,
-        Write,
+        Caller, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, Principal, Refusal, Write,
     },
     write::{
         Writes,
@@ -41,6 +40,9 @@ pub struct EnvironmentView {
     pub refuses_direct: bool,
     /// How many persons must approve a change.
     pub approvals: u8,
+    /// How many persons could approve all of its changes. `None` if no approval is needed, or for a client that may not
+    /// change these rules.
+    pub approvers: Option<u64>,
     /// Its freezes, by their begin.
     pub freezes: Vec<FreezeView>,
     /// Until when a freeze rejects changes, if one does now.
@@ -104,7 +106,7 @@ impl Environments {
         let state = self.freshness.view(consistency).await?;
         let now = self.clock.log_time(&state);
         let seen = state.environments().filter(|record| may_see(principal, &state, record.name.as_str()));
-        Ok((seen.map(|record| shown(record, now)).collect(), state.revision()))
+        Ok((seen.map(|record| shown(&state, principal, record, now)).collect(), state.revision()))
     }
 
     /// An environment, and the revision of the state that it was read from.
@@ -120,7 +122,7 @@ impl Environments {
         let state = self.freshness.view(consistency).await?;
         let found = state.environment(name).filter(|_| may_see(principal, &state, name));
         let found = found.ok_or(Rejection::EnvironmentNotFound)?;
-        Ok((shown(found, self.clock.log_time(&state)), state.revision()))
+        Ok((shown(&state, principal, found, self.clock.log_time(&state)), state.revision()))
     }
 
     /// Creates or replaces an environment.
@@ -135,23 +137,34 @@ impl Environments {
         expect: Expect,
     ) -> Result<StoredEnvironment, Refusal> {
         caller.principal.authorize_environment(Verb::Define, &name)?;
-        let by = caller.principal.id.clone();
+        let principal = caller.principal.clone();
+        let may_be_earlier = caller.idempotency_key.is_some();
         let write = EnvironmentWrite::Put { name: name.clone(), rules: rules.clone(), expect };
         let mut written = self.writes.write(caller, Write::Environment(write)).await?;
-        let state = self.state_at_least(written.applied.revision).await?;
+        let state =
+            self.freshness.state_after(Made { revision: written.applied.revision, may_be_earlier }).await?;
         written.revision = state.revision();
         let now = self.clock.log_time(&state);
         let found = state.environment(&name);
         if let Some(record) = found.filter(|_| !written.dry_run) {
             let is_created = written.applied.has_created();
-            return Ok(StoredEnvironment { environment: shown(record, now), is_created, written });
+            return Ok(StoredEnvironment {
+                environment: shown(&state, &principal, record, now),
+                is_created,
+                written,
+            });
         }
         // Not stored, or deleted since it was: what was asked for is what it is or was.
         let at = if written.dry_run { now } else { written.applied.at };
-        let (environment, text) = rules_after(found.map(|record| &**record), &rules, &by, at)?;
+        let (environment, text) = rules_after(found.map(|record| &**record), &rules, &principal.id, at)?;
         let created_at = found.map_or(at, |record| record.created_at);
-        let environment =
-            EnvironmentView { created_at, modified_at: at, ..view(&name, &environment, &text, now) };
+        let approvers = approvers_for(&state, &principal, (&name, &environment), now);
+        let environment = EnvironmentView {
+            created_at,
+            modified_at: at,
+            approvers,
+            ..view(&name, &environment, &text, now)
+        };
         let is_created = if written.dry_run { found.is_none() } else { written.applied.has_created() };
         Ok(StoredEnvironment { environment, is_created, written })
     }
@@ -181,13 +194,6 @@ impl Environments {
     pub(crate) fn without_approvers_count(&self, state: &State) -> u64 {
         count_without_approvers(state, self.clock.log_time(state))
     }
-
-    /// This node's state once it has applied a revision.
-    async fn state_at_least(&self, revision: Revision) -> Result<Arc<State>, Refusal> {
-        self.freshness
-            .view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
-            .await
-    }
 }
 
 fn may_see(principal: &Principal, state: &State, name: &str) -> bool {
@@ -198,17 +204,29 @@ fn frozen_until(record: &SystemRecord, now: Timestamp) -> Option<Timestamp> {
     record.environment()?.frozen_until(now, now)
 }
 
-fn shown(record: &SystemRecord, now: Timestamp) -> EnvironmentView {
+fn shown(state: &State, principal: &Principal, record: &SystemRecord, now: Timestamp) -> EnvironmentView {
     let rules = record.environment().expect("it was found among the environments");
     EnvironmentView {
         created_at: record.created_at,
         modified_at: record.modified_at,
         revision: record.revision,
+        approvers: approvers_for(state, principal, (record.name.as_str(), rules), now),
         ..view(record.name.as_str(), rules, &record.text, now)
     }
 }
 
-/// The rules of an environment, without the times and the revision of its record.
+/// How many persons could approve changes, for those who may make rules that need them: a rejection of such rules says it, too.
+fn approvers_for(
+    state: &State,
+    principal: &Principal,
+    (name, rules): (&str, &Environment),
+    now: Timestamp,
+) -> Option<u64> {
+    let may_know = principal.authorize_environment(Verb::Define, name).is_ok();
+    (may_know && rules.approvals > 0).then(|| state.approvers(name, now))
+}
+
+/// The rules of an environment, without the times and the revision of its record, and without its approvers.
 fn view(name: &str, environment: &Environment, text: &str, now: Timestamp) -> EnvironmentView {
     let freezes = freezes_of(environment, text).into_iter().map(|(freeze, text)| FreezeView {
         from: freeze.from,
@@ -221,6 +239,7 @@ fn view(name: &str, environment: &Environment, text: &str, now: Timestamp) -> En
         name: name.to_owned(),
         refuses_direct: environment.direct == Direct::Refuse,
         approvals: environment.approvals,
+        approvers: None,
         freezes: freezes.collect(),
         frozen_until: environment.frozen_until(now, now),
         created_at: Timestamp(0),

@@ -163,7 +163,10 @@ mod tests {
     use super::*;
     use crate::testing::Scripted;
     use concord_consensus::fake::Fate;
-    use concord_model::command::{Expect, IdempotencyKey};
+    use concord_model::{
+        command::{ChangeAction, Expect, IdempotencyKey},
+        system::change::{Change, ChangeId, CloseReason, Content, NewEdition, Phase, Scope, Timing},
+    };
 
     const MINUTE: Duration = Duration::from_secs(60);
     const MINUTE_US: u64 = 60_000_000;
@@ -206,16 +209,20 @@ mod tests {
         Proposal { request, ..Proposal::new(at, "root", Author::Root, command) }
     }
 
+    fn tasks(node: &Scripted) -> LeaderTasks {
+        LeaderTasks {
+            cx: node.service.cx.clone(),
+            clock: node.service.clock.clone(),
+            disk_space: node.service.disk_space.clone(),
+        }
+    }
+
     /// 4,000 hours in which leaders are lost, entries are lost, and clocks jump.
     #[tokio::test]
     async fn a_record_expires_after_its_day_and_never_before_whoever_leads_and_whatever_one_clock_shows() {
         const MINUTES: u64 = 4000 * 60;
         let node = Scripted::start().await;
-        let tasks = LeaderTasks {
-            cx: node.service.cx.clone(),
-            clock: node.service.clock.clone(),
-            disk_space: node.service.disk_space.clone(),
-        };
+        let tasks = tasks(&node);
         let consensus = node.service.cx.consensus().unwrap();
         let mut rng = Rng::with_seed(11);
         let mut clocks = Clocks { rng: rng.fork(), ahead: [0; 3], right_since: node.true_time().0 };
@@ -272,6 +279,71 @@ mod tests {
             }
         }
         assert!(expired > 10_000 && most_late > 0, "{expired} expired, at most {most_late} µs late");
+        node.stop().await;
+    }
+
+    fn change_request(at: Timestamp) -> Proposal {
+        let edition = NewEdition {
+            digest: [1; 32],
+            scope: Scope::Definitions(vec![Key::parse("d").unwrap()]),
+            text: "{}".into(),
+            operations: "[]".into(),
+            content: Content::new(Vec::new(), [2; 32]),
+            timing: Timing::default(),
+        };
+        let (id, action) = (change_id(), ChangeAction::Create(edition.into()));
+        let command = Command::System(SystemCommand::Change { id, action });
+        Proposal::new(at, "root", Author::Root, command)
+    }
+
+    fn change_id() -> ChangeId {
+        ChangeId::parse("AAAAAAAAAAAA").unwrap()
+    }
+
+    #[tokio::test]
+    async fn change_requests_expire_at_their_age_and_by_no_wrong_clock() {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let node = Scripted::start().await;
+        let tasks = tasks(&node);
+        let consensus = node.service.cx.consensus().unwrap();
+        node.fake.lead(Some(1));
+        node.fake.decide(&change_request(node.true_time()));
+        // A quarter of an hour in which the own clock is so many days ahead, and the others are right.
+        let sweep = async |days: u64| {
+            for _ in 0..15 {
+                tokio::time::sleep(MINUTE).await;
+                let now = node.true_time();
+                node.set_wall(Timestamp(now.0 + days * DAY_US));
+                node.hear_clocks(&[(2, now), (3, now)]);
+                tasks.sweep_changes(consensus).await;
+            }
+        };
+        let is_open = || consensus.state().change(&change_id()).map(Change::is_pending);
+        for days in [0, 31, 200, 0] {
+            sweep(days).await;
+            assert_eq!(is_open(), Some(true), "{days} days ahead");
+        }
+        tokio::time::sleep(29 * DAY).await;
+        sweep(0).await;
+        assert_eq!(is_open(), Some(true));
+        tokio::time::sleep(DAY).await;
+        // Who does not lead, and who can't know the time, closes nothing.
+        node.fake.lead(Some(2));
+        sweep(0).await;
+        node.fake.lead(Some(1));
+        sweep(31).await;
+        assert_eq!(is_open(), Some(true));
+        sweep(0).await;
+        assert_eq!(is_open(), Some(false));
+        let closed = consensus.state().change(&change_id()).unwrap().clone();
+        assert!(matches!(closed.phase, Phase::Closed { reason: CloseReason::Expired, by: None, .. }));
+        // What was closed goes as well, after 90 days.
+        tokio::time::sleep(89 * DAY).await;
+        sweep(0).await;
+        assert_eq!(is_open(), Some(false));
+        tokio::time::sleep(DAY).await;
+        sweep(0).await;
+        assert_eq!(is_open(), None);
         node.stop().await;
     }
 

@@ -26,6 +26,7 @@
 //! | whether there are enough persons to approve changes | `approvers` |
 //! | change requests: what waits for approval, and what was applied | `change_requests` |
 //! | stored editions of change requests, and whose approvals count | `editions` |
+//! | evaluation of feature flags | `flags` |
 //! | who asked for what and what was decided | `audit`, `audit_pages` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
@@ -55,6 +56,7 @@ mod anchors;
 mod approvers;
 pub mod audit;
 pub mod audit_pages;
+mod authors;
 mod backup;
 mod budget;
 mod change_requests;
@@ -67,6 +69,7 @@ mod disk_space;
 mod editions;
 mod environments;
 mod feature_level;
+mod flags;
 pub(crate) mod forward;
 mod freshness;
 #[cfg(any(test, feature = "testing"))]
@@ -107,7 +110,7 @@ use access::{Authentication, keys::AccessKeys};
 use anchors::AuditAnchoring;
 use audit_pages::AuditReader;
 use backup::Backups;
-use change_requests::ChangeRequests;
+use change_requests::{ChangeRequests, due::DueChanges};
 use clock::Clock;
 use context::Context;
 use disk_space::DiskSpace;
@@ -115,6 +118,7 @@ use disk_space::DiskSpace;
 pub use disk_space::set_free_bytes;
 use environments::Environments;
 use feature_level::FeatureLevels;
+use flags::Flags;
 use forward::Forwarder;
 use freshness::Freshness;
 use history::HistoryReader;
@@ -131,10 +135,12 @@ pub use access::{
     Access, Judgement, NotAuthenticated,
     keys::{MadeKey, SeenKey},
 };
+pub use authors::{AuthorView, RequestName};
 pub use backup::Backup;
 pub use change_requests::{
-    AppliedView, ChangePreview, ChangeQuery, ChangeView, ClosedView, DefinitionOperation, EnvironmentEffect,
-    OperationView, PartyView, RecordPreview, StoredChange, VoteView, bypass, new_change_id, random_seal,
+    AppliedView, ChangePreview, ChangeQuery, ChangeRequestEvent, ChangeRequestThen, ChangeView, ClosedView,
+    DefinitionOperation, EnvironmentEffect, FailureView, OperationView, PartyView, RecordPreview, RevertView,
+    ScheduledView, StoredChange, VoteView, WaitView, bypass, new_change_id, random_seal,
 };
 use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
@@ -142,6 +148,7 @@ use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
 pub use context::NO_CLUSTER;
 pub use environments::{EnvironmentView, FreezeView, StoredEnvironment};
+pub use flags::{FlagRequest, FlagResponse};
 pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
 pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
@@ -242,6 +249,8 @@ pub struct Units {
     pub history: Arc<HistoryReader>,
     /// Reads of single records, lists and bulk reads.
     pub reads: Arc<Reads>,
+    /// Feature flags.
+    pub flags: Arc<Flags>,
     /// Writes, dry runs and config scans.
     pub writes: Arc<Writes>,
     /// Management of access keys.
@@ -298,6 +307,7 @@ impl Service {
         });
         let history = Arc::new(HistoryReader::new(&cx, &clock, &freshness, &redactor));
         let reads = Arc::new(Reads::new(&cx, &freshness, &redactor, &history));
+        let flags = Arc::new(Flags::new(&cx, &freshness, &redactor));
         let writes = Arc::new(Writes {
             cx: cx.clone(),
             clock: clock.clone(),
@@ -315,10 +325,9 @@ impl Service {
         });
         let keys = Arc::new(AccessKeys::new(&cx, &clock, &freshness, &authentication, &writes));
         let environments = Arc::new(Environments::new(&clock, &freshness, &writes));
-        let changes = Arc::new(ChangeRequests::new(&cx, &freshness, &writes));
+        let changes = Arc::new(ChangeRequests::new(&cx, &clock, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
-        let audit_pages = Arc::new(AuditReader { cx: cx.clone() });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
         let members = Arc::new(ClusterMembers {
@@ -331,12 +340,14 @@ impl Service {
             history: history.clone(),
             keys: keys.clone(),
             anchors: anchors.clone(),
+            due_changes: Arc::new(DueChanges::new(&cx, &clock, &writes)),
             forming: tokio::sync::Mutex::new(()),
         });
-        let quotas = Quotas::new(&cx);
         let units = Units {
+            // First, as the others take the context.
+            quotas: Quotas::new(&cx),
+            audit_pages: Arc::new(AuditReader { cx: cx.clone() }),
             cx,
-            quotas,
             disk_space,
             levels,
             freshness,
@@ -344,12 +355,12 @@ impl Service {
             authentication,
             history,
             reads,
+            flags,
             writes,
             keys,
             environments,
             changes,
             anchors,
-            audit_pages,
             watches,
             backups,
             members,

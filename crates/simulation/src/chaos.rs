@@ -2,6 +2,8 @@
 
 #[path = "../../../tests/chaos/bank.rs"]
 mod bank;
+#[path = "../../../tests/chaos/changes/mod.rs"]
+pub(crate) mod changes;
 #[path = "../../../tests/chaos/check.rs"]
 pub(crate) mod check;
 #[path = "../../../tests/chaos/expensive.rs"]

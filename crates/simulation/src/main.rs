@@ -45,6 +45,7 @@ use std::{
     pin::Pin,
     process::{Command, ExitCode},
     rc::Rc,
+    sync::mpsc::RecvTimeoutError,
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
@@ -58,6 +59,8 @@ use world::{World, client_name, follower_name};
 
 /// One step of virtual time.
 const TICK: Duration = Duration::from_millis(1);
+/// The longest real time of a run: one that takes longer waits for something that never happens.
+const REAL_MAX: Duration = Duration::from_secs(600);
 /// The longest virtual time of a run.
 const VIRTUAL_MAX: Duration = Duration::from_secs(600);
 
@@ -128,9 +131,16 @@ fn main() -> ExitCode {
             let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
             let directory = directory.expect("a temporary directory");
             std::env::set_current_dir(directory.path()).expect("the temporary directory");
-            let run = move || one(seed, &look);
-            let run = std::thread::Builder::new().stack_size(16 << 20).spawn(run).expect("a thread");
-            if run.join().is_ok_and(|is_good| is_good) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let (ended, end) = std::sync::mpsc::channel();
+            let run = move || ended.send(one(seed, &look)).expect("its end is awaited");
+            drop(std::thread::Builder::new().stack_size(16 << 20).spawn(run).expect("a thread"));
+            let is_good = end.recv_timeout(REAL_MAX);
+            if is_good == Err(RecvTimeoutError::Timeout) {
+                println!(
+                    "seed {seed}\nVIOLATION the simulation stands still: it did not end within {REAL_MAX:?}"
+                );
+            }
+            if is_good == Ok(true) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         ["seeds", first, count, ..] => {
             let (Some(first), Some(count)) = (number(first), number(count)) else { return usage() };
@@ -324,6 +334,10 @@ fn make_clients(sim: &mut turmoil::Sim<'_>, setup: &Rc<Setup>, run: &Rc<Run>) {
     }
     client("keys".to_owned(), Box::pin(workload::keys(Rc::clone(run))));
     client("freezes".to_owned(), Box::pin(workload::freezes(Rc::clone(run))));
+    for id in 1..=setup.work.proposers {
+        client(format!("p{id}"), Box::pin(workload::proposer(id, Rc::clone(run))));
+    }
+    client("onlookers".to_owned(), Box::pin(workload::onlookers(Rc::clone(run))));
     client("members".to_owned(), Box::pin(members::change(Rc::clone(run))));
     client("director".to_owned(), Box::pin(workload::direct(Rc::clone(run))));
 }

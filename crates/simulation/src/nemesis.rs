@@ -335,6 +335,8 @@ impl Nemesis {
     /// Takes a copy of a disk, or puts it back.
     fn earlier(&mut self, sim: &mut Sim<'_>, world: &mut World, node: usize, now: Duration) {
         match self.earlier {
+            // A disk of the time before its node had joined is that of a node that somebody has to replace.
+            None if world.seen(node).is_none_or(|seen| seen.applied == 0) => {}
             None => {
                 disk::take_image(node).expect("the files can be copied");
                 self.earlier = Some(if self.rng.bool() {

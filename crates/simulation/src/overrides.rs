@@ -9,6 +9,7 @@
 //! | `--actions get,put` | these kinds of operations of clients |
 //! | `--definitions N`, `--slots N` | configs that are worked on |
 //! | `--no-keys` | nobody creates and ends access keys |
+//! | `--proposers N` | workers at change requests |
 //! | `--no-freezes` | nobody freezes the definitions |
 //! | `--without 1,3-7` | not these faults, by their number in the run |
 //! | `--salt N` | other random numbers with the same setup |
@@ -27,6 +28,7 @@ pub(crate) struct Overrides {
     pub(crate) clients: Option<usize>,
     pub(crate) spares: Option<usize>,
     pub(crate) followers: Option<usize>,
+    pub(crate) proposers: Option<usize>,
     pub(crate) duration: Option<Duration>,
     pub(crate) faults: Option<Vec<Fault>>,
     pub(crate) actions: Option<Vec<Action>>,
@@ -114,6 +116,7 @@ impl Overrides {
             "--clients",
             "--spares",
             "--followers",
+            "--proposers",
             "--duration",
             "--faults",
             "--actions",
@@ -132,6 +135,7 @@ impl Overrides {
             "--clients" => self.clients = Some(number(value)?),
             "--spares" => self.spares = Some(number(value)?),
             "--followers" => self.followers = Some(number(value)?),
+            "--proposers" => self.proposers = Some(number(value)?),
             "--duration" => self.duration = Some(duration(value)?),
             "--faults" => self.faults = Some(chosen(&FAULTS, value)?),
             "--actions" => self.actions = Some(chosen(&actions(), value)?),
@@ -162,6 +166,7 @@ impl Overrides {
         mix.definitions = self.definitions.unwrap_or(mix.definitions);
         mix.slots = self.slots.unwrap_or(mix.slots);
         setup.work.followers = self.followers.unwrap_or(setup.work.followers);
+        setup.work.proposers = self.proposers.unwrap_or(setup.work.proposers);
         if self.no_freezes {
             setup.work.has_freezes = false;
         }
@@ -193,6 +198,7 @@ impl fmt::Display for Overrides {
             ("--clients", self.clients),
             ("--spares", self.spares),
             ("--followers", self.followers),
+            ("--proposers", self.proposers),
             ("--definitions", self.definitions),
             ("--slots", self.slots),
         ];
@@ -232,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_options_of_overrides_give_the_same_overrides() {
-        let text = "--nodes 3 --clients 1 --duration 400ms --faults crash,split --actions get,batch --no-freezes --no-keys --without 1,3-7 --salt 2";
+        let text = "--nodes 3 --clients 1 --proposers 2 --duration 400ms --faults crash,split --actions get,batch --no-freezes --no-keys --without 1,3-7 --salt 2";
         let mut words = text.split(' ').map(str::to_owned);
         let mut overrides = Overrides::default();
         while let Some(option) = words.next() {

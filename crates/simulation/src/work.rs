@@ -16,6 +16,8 @@ pub(crate) struct Work {
     pub(crate) has_keys: bool,
     /// Whether somebody freezes the definitions at times.
     pub(crate) has_freezes: bool,
+    /// Workers at change requests, with others who change keys and look on.
+    pub(crate) proposers: usize,
     /// Nodes that join during the run. Others leave then.
     pub(crate) spares: usize,
     /// Outcomes of requests with an idempotency key that are remembered.
@@ -50,7 +52,9 @@ impl Work {
         // More than the preparation needs.
         let remembered_max = if rng.u8(..10) == 0 { 24 } else { REMEMBERED_MAX };
         let followers = rng.usize(1..=2);
-        Self { mix, followers, has_keys, has_freezes: rng.bool(), spares, remembered_max }
+        let has_freezes = rng.bool();
+        let proposers = [0, 1, 2, 4][rng.usize(..4)];
+        Self { mix, followers, has_keys, has_freezes, proposers, spares, remembered_max }
     }
 
     pub(crate) fn does(&self, action: Action) -> bool {

@@ -16,6 +16,7 @@ use tokio::{
 
 use crate::{
     chaos::{
+        changes::{self, PersonAdmin, Proposer, Witness},
         check, expensive,
         freezes::{self, Freezer},
         history::History,
@@ -55,14 +56,18 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(setup: Rc<Setup>) -> Self {
         let note = |line: &[u8]| {
-            let is_begin = line.starts_with(b"{\"begin\"") || line.starts_with(b"{\"transaction_begin\"");
+            let is_begin = [&b"{\"begin\""[..], b"{\"transaction_begin\"", b"{\"deed_begin\""]
+                .iter()
+                .any(|begin| line.starts_with(begin));
             let line = String::from_utf8_lossy(line.trim_ascii_end());
             trace::note(|counts| counts.operations += u64::from(!is_begin), format_args!("client {line}"));
         };
         let history = History::with_sink(Some(Box::new(note)));
         let shared = Arc::new(Shared::new(history, setup.work.mix.clone()));
-        // Whoever changes the members is one more.
-        let (working, following) = (Cell::new(setup.clients + 1), Cell::new(setup.work.followers));
+        let proposers = setup.work.proposers;
+        // Whoever changes the members is one more, and so is whoever looks on at change requests.
+        let working = Cell::new(setup.clients + 1 + proposers + usize::from(proposers > 0));
+        let following = Cell::new(setup.work.followers);
         Self {
             setup,
             shared,
@@ -141,6 +146,28 @@ pub(crate) async fn freezes(run: Rc<Run>) -> turmoil::Result {
     Ok(())
 }
 
+/// Who makes change requests, approves and applies them.
+pub(crate) async fn proposer(id: usize, run: Rc<Run>) -> turmoil::Result {
+    is_prepared(&run).await;
+    let (shared, nodes) = (&run.shared, Client::all(run.setup.nodes));
+    Proposer { shared, nodes, rng: rng(&run, 3000 + id as u64) }.run().await;
+    run.working.set(run.working.get() - 1);
+    Ok(())
+}
+
+/// Who changes the keys of those, and who may see none of it.
+pub(crate) async fn onlookers(run: Rc<Run>) -> turmoil::Result {
+    is_prepared(&run).await;
+    if run.setup.work.proposers > 0 {
+        let (shared, nodes) = (&run.shared, Client::all(run.setup.nodes));
+        let key_admin = PersonAdmin::new(shared, nodes.clone(), rng(&run, 3100));
+        let witness = Witness { shared, nodes, rng: rng(&run, 3101) };
+        tokio::join!(key_admin.run(), witness.run());
+        run.working.set(run.working.get() - 1);
+    }
+    Ok(())
+}
+
 /// Prepares everything, ends it when its time is over, and reads all that there is on every node once all faults are
 /// over: what was acknowledged is there, and the cluster has recovered.
 pub(crate) async fn direct(run: Rc<Run>) -> turmoil::Result {
@@ -153,6 +180,9 @@ pub(crate) async fn direct(run: Rc<Run>) -> turmoil::Result {
     }
     if setup.work.does(Action::Expensive) {
         expensive::prepare(first).await;
+    }
+    if setup.work.proposers > 0 {
+        changes::prepare(first, shared).await;
     }
     let status = first.get("/api/v1/cluster").insist().await.expect(200);
     run.from.set(status.data()["revision"].as_u64().expect("a revision") + 1);
@@ -172,6 +202,10 @@ pub(crate) async fn direct(run: Rc<Run>) -> turmoil::Result {
     }
     reading.join_all().await;
     freezes::look(first, shared).await;
+    if setup.work.proposers > 0 {
+        let (_, found) = changes::check(&nodes[..2.min(nodes.len())], false, shared).await;
+        found.into_iter().for_each(|wrong| shared.history.contradict(wrong));
+    }
     let body = json!({"config_definition_key": THE_END});
     let made = first.post("/api/v1/config_definition/", &body).insist().await;
     // It exists: an attempt of unknown outcome has made it.

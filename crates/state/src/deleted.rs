@@ -95,7 +95,7 @@ impl State {
     /// The bytes that the kept definitions hold in memory, about.
     #[must_use]
     pub fn deleted_bytes(&self) -> u64 {
-        self.deleted().map(|kept| kept.bytes_in_memory()).fold(0, u64::saturating_add)
+        self.deleted_bytes
     }
 
     /// How many configs the kept definitions have.
@@ -123,30 +123,43 @@ impl State {
         let deletion = Deletion { revision: context.revision, at: context.at };
         let standing = Standing { deleted: Some(deletion), ..before.standing.clone() };
         let kept = collection.under(Definition { standing, ..Definition::clone(before) });
+        for id in self.to_drop_for(&kept, bytes_max)? {
+            if let Some(place) = self.place_of_deleted(id) {
+                self.drop_deleted(place, edits);
+            }
+        }
         let definition = Arc::clone(&kept.definition);
         self.insert_deleted(kept.into());
-        while self.deleted.len() > DELETED_DEFINITIONS_MAX || self.deleted_bytes() > bytes_max {
-            let place = self.place_to_drop();
-            if self.deleted[place].deleted_id()
-                == (DeletedId { deleted: deletion.revision, id: definition.id })
-            {
-                drop(self.remove_deleted(place));
-                return None;
-            }
-            self.drop_deleted(place, edits);
-        }
         Some(definition)
     }
 
-    /// The place of the kept definition that makes room for others: of an environment without restrictions, if there is
-    /// one; and of those the one that was deleted first.
-    fn place_to_drop(&self) -> usize {
-        let is_restricted = |key: &Key| {
-            let rules = self.environment_of(key.as_str()).and_then(|record| record.environment());
-            rules.is_some_and(|rules| rules.direct == Direct::Refuse)
-        };
-        let unrestricted = self.deleted.iter().position(|kept| !is_restricted(&kept.definition.key));
-        unrestricted.unwrap_or(0)
+    /// The kept definitions that make room for another one: those of environments without restrictions before the others,
+    /// and of each sort those that were deleted first. `None` if the other one is of such an environment, and what is kept
+    /// of restricted ones leaves it no room: then none of them would gain by what is dropped.
+    fn to_drop_for(&self, other: &Collection, bytes_max: u64) -> Option<Vec<DeletedId>> {
+        let mut count = (self.deleted.len() + 1).saturating_sub(DELETED_DEFINITIONS_MAX);
+        let mut bytes = self.deleted_bytes.saturating_add(other.bytes_in_memory()).saturating_sub(bytes_max);
+        let mut dropped = Vec::new();
+        let may_drop: &[bool] =
+            if self.is_restricted(&other.definition.key) { &[false, true] } else { &[false] };
+        for is_restricted in may_drop {
+            for kept in self.deleted() {
+                if count == 0 && bytes == 0 {
+                    return Some(dropped);
+                }
+                if self.is_restricted(&kept.definition.key) == *is_restricted {
+                    (count, bytes) = (count.saturating_sub(1), bytes.saturating_sub(kept.bytes_in_memory()));
+                    dropped.push(kept.deleted_id());
+                }
+            }
+        }
+        (count == 0 && bytes == 0).then_some(dropped)
+    }
+
+    /// Whether the environment of a definition refuses direct changes.
+    fn is_restricted(&self, key: &Key) -> bool {
+        let rules = self.environment_of(key.as_str()).and_then(|record| record.environment());
+        rules.is_some_and(|rules| rules.direct == Direct::Refuse)
     }
 
     /// Adds a deleted definition to the kept ones and to the digest.
@@ -154,6 +167,7 @@ impl State {
         self.sum = self.sum.wrapping_add(digest::of_definition(&kept.definition)).wrapping_add(kept.sum);
         self.bytes = self.bytes.saturating_add(kept.bytes);
         self.deleted_configs += kept.by_key.len();
+        self.deleted_bytes = self.deleted_bytes.saturating_add(kept.bytes_in_memory());
         let all = Arc::make_mut(&mut self.deleted);
         let place = all.partition_point(|other| other.deleted_id() < kept.deleted_id());
         all.insert(place, kept);
@@ -170,6 +184,7 @@ impl State {
         self.sum = self.sum.wrapping_sub(digest::of_definition(&kept.definition)).wrapping_sub(kept.sum);
         self.bytes = self.bytes.saturating_sub(kept.bytes);
         self.deleted_configs -= kept.by_key.len();
+        self.deleted_bytes = self.deleted_bytes.saturating_sub(kept.bytes_in_memory());
         kept
     }
 

@@ -25,6 +25,7 @@ use concord_model::{
     key::Key,
     limits::{FEED_BYTES_MAX, FEED_EVENTS_MAX},
     record::{Config, Definition, Revision},
+    system::SystemRecord,
     time::Timestamp,
 };
 
@@ -42,10 +43,14 @@ pub struct Event {
     pub by: String,
     /// The caller's reason.
     pub reason: Option<String>,
-    /// The changed records; at least one.
+    /// The changed records. None in an event of change requests alone.
     pub items: Vec<RecordChange>,
+    /// The change requests that were changed. No watch of records returns them.
+    pub change_requests: Vec<ChangeRequestEdit>,
     /// The whole event as it is sent, rendered once for all watchers that receive all of it.
     pub rendered: OnceLock<Bytes>,
+    /// The same for watchers that may know of the change request that it was.
+    pub rendered_with_request: OnceLock<Bytes>,
     /// Its configs with the entries of a definition's indexes, computed once for all watchers that filter by them.
     indexed: Mutex<Option<Arc<Indexed>>>,
 }
@@ -79,6 +84,28 @@ pub enum RecordChange {
     },
 }
 
+/// The record of a change request before and after a change; one of the two may be absent.
+#[derive(Debug, Clone)]
+pub struct ChangeRequestEdit {
+    /// Before the change; `None` when it is new.
+    pub before: Option<Arc<SystemRecord>>,
+    /// After the change; `None` when it was dropped.
+    pub after: Option<Arc<SystemRecord>>,
+}
+
+impl ChangeRequestEdit {
+    /// The edit of a system record, if that is a change request.
+    #[must_use]
+    pub fn of(before: Option<&Arc<SystemRecord>>, after: Option<&Arc<SystemRecord>>) -> Option<Self> {
+        after.or(before)?.change()?;
+        Some(Self { before: before.cloned(), after: after.cloned() })
+    }
+
+    fn bytes(&self) -> u64 {
+        [&self.before, &self.after].into_iter().flatten().map(|record| record.bytes()).sum()
+    }
+}
+
 /// A config before a change.
 #[derive(Debug, Clone)]
 pub enum Before {
@@ -105,18 +132,27 @@ pub struct Indexed {
 }
 
 impl Event {
-    /// An event with at least one item; `None` without items.
+    /// An event with at least one item or change request; `None` without.
     #[must_use]
     pub fn new(
         revision: Revision,
         at: Timestamp,
-        by: &str,
-        reason: Option<&String>,
+        (by, reason): (&str, Option<&String>),
         items: Vec<RecordChange>,
+        change_requests: Vec<ChangeRequestEdit>,
     ) -> Option<Self> {
-        let (rendered, indexed) = (OnceLock::new(), Mutex::new(None));
-        let event = Self { revision, at, by: by.into(), reason: reason.cloned(), items, rendered, indexed };
-        (!event.items.is_empty()).then_some(event)
+        let is_empty = items.is_empty() && change_requests.is_empty();
+        (!is_empty).then(|| Self {
+            revision,
+            at,
+            by: by.into(),
+            reason: reason.cloned(),
+            items,
+            change_requests,
+            rendered: OnceLock::new(),
+            rendered_with_request: OnceLock::new(),
+            indexed: Mutex::new(None),
+        })
     }
 
     /// The event of a change; `name` returns the key of a definition by its id.
@@ -172,8 +208,14 @@ impl Event {
             | Edit::Skipped(_)
             | Edit::Forget(_) => None,
         };
+        let change_request = |edit: &Edit| {
+            let Edit::System { before, after } = edit else { return None };
+            ChangeRequestEdit::of(before.as_ref(), after.as_ref())
+        };
         let items = change.edits.iter().filter_map(item).collect();
-        Self::new(change.revision, change.at, &change.by, change.reason.as_ref(), items)
+        let change_requests = change.edits.iter().filter_map(change_request).collect();
+        let by = (change.by.as_str(), change.reason.as_ref());
+        Self::new(change.revision, change.at, by, items, change_requests)
     }
 
     /// The approximate bytes that it retains in memory: the records and their rendering.
@@ -192,7 +234,9 @@ impl Event {
                 before + 2 * after.as_ref().map_or(0, |config| config.data.len())
             }
         };
-        self.items.iter().map(|each| ITEM_BYTES + item(each)).sum()
+        let records: usize = self.items.iter().map(|each| ITEM_BYTES + item(each)).sum();
+        let change_requests: u64 = self.change_requests.iter().map(ChangeRequestEdit::bytes).sum();
+        records.saturating_add(usize::try_from(change_requests).unwrap_or(usize::MAX))
     }
 
     /// The bytes of its configs' data before it, as far as known.

@@ -94,6 +94,8 @@ pub struct State {
     deleted: Arc<Vec<Arc<Collection>>>,
     /// How many configs they have together.
     deleted_configs: u64,
+    /// The bytes that they hold in memory, about.
+    deleted_bytes: u64,
     /// The sum of the hashes of all records (`digest.rs`).
     sum: u128,
     /// Not in the digest: it says how far back the history reaches, not what is stored. A restored backup, whose
@@ -474,7 +476,7 @@ impl State {
     }
 
     /// The same records at a later revision and without their history: the first state of a restored cluster. No key is
-    /// attested in it, and all change requests are held.
+    /// attested in it, all change requests are held, and the cluster takes none back.
     #[must_use]
     pub fn restored_at(mut self, revision: Revision) -> Self {
         self.revision = self.revision.max(revision);
@@ -566,6 +568,13 @@ impl Collection {
     #[must_use]
     pub fn may_have_secrets(&self) -> bool {
         self.is_marked
+    }
+
+    /// What differs between any two versions of definitions with their configs: the id and the revision of the
+    /// definition, and the sum of the hashes of its configs, which have their revisions.
+    #[must_use]
+    pub fn version(&self) -> (Revision, Revision, u128) {
+        (self.definition.id, self.definition.revision, self.sum)
     }
 
     /// The config with this key.

@@ -148,7 +148,11 @@ impl Accepted<'_> {
             (AttestedBy::Root, author) => assert_eq!(*author, Author::Root, "{place}"),
             (AttestedBy::Persons([first, second]), Author::Key(author)) => {
                 let old = self.before.access_key(&key.id).unwrap();
-                assert_eq!(old.half_attested.as_ref(), Some(first), "{place}: of the same revision");
+                assert_eq!(
+                    old.half_attested.as_ref().map(|half| &half.by),
+                    Some(first),
+                    "{place}: of the same revision"
+                );
                 assert_eq!((old.revision, &second.key), (key.revision, &author.id), "{place}");
                 assert_ne!(first.person, second.person, "{place}");
                 for attester in [first, second] {

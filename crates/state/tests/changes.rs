@@ -24,7 +24,7 @@ use concord_model::{
     key::Key,
     record::Revision,
     system::{
-        change::{AppliedWith, ChangeId, Content, NewEdition, NewVote, Opinion, Party, Phase, Scope},
+        change::{AppliedWith, ChangeId, Content, NewEdition, NewVote, Opinion, Party, Phase, Scope, Timing},
         environment::{Direct, Environment, EnvironmentName},
         person::{PersonId, PersonLabel},
     },
@@ -212,7 +212,8 @@ impl Generator {
             scope: Scope::Definitions(definitions),
             text: "{}".into(),
             operations: "[]".into(),
-            content: Content { bases, digest_key: [1; 32] },
+            content: Content::new(bases, [1; 32]),
+            timing: Timing::default(),
         }
     }
 
@@ -418,6 +419,12 @@ impl Record {
                 }
             }
             Some(ChangeAction::Withdraw { .. }) => drop(self.ended.insert(*number)),
+            Some(
+                ChangeAction::Schedule { .. }
+                | ChangeAction::Fail { .. }
+                | ChangeAction::FailRevert { .. }
+                | ChangeAction::Keep { .. },
+            ) => {}
         }
     }
 
@@ -584,7 +591,8 @@ fn two_appliers_of_one_edition_apply_it_once_in_either_order() {
         scope: Scope::Definitions(vec![key("a.d0")]),
         text: "{}".into(),
         operations: "[]".into(),
-        content: Content { bases: Vec::new(), digest_key: [1; 32] },
+        content: Content::new(Vec::new(), [1; 32]),
+        timing: Timing::default(),
     };
     let action = ChangeAction::Create(edition.into());
     let create = Command::System(SystemCommand::Change { id: change_id(CHANGES), action });
@@ -608,7 +616,7 @@ fn two_appliers_of_one_edition_apply_it_once_in_either_order() {
         assert_eq!((second, change), (Verdict::Decided(Err(Rejection::ChangeClosed)), None));
         assert_eq!(state.digest(), digest);
         let Phase::Applied { by, .. } = &state.change(&change_id(CHANGES)).unwrap().phase else { panic!() };
-        assert_eq!(*by, Party::Root);
+        assert_eq!(*by, Some(Party::Root));
         appliers.reverse();
     }
 }

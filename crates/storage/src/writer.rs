@@ -184,13 +184,7 @@ impl Store {
     pub fn wait_for_history(&self, revision: Revision, timeout: Duration) -> bool {
         let missing =
             |queue: &mut WriterQueue| queue.ending != WriterEnding::Over && queue.figures.history < revision;
-        let shared = &self.inner.shared;
-        self.inner.writer.awaited();
-        let queue = match shared.done.wait_timeout_while(shared.queue(), timeout, missing) {
-            Ok((queue, _)) => queue,
-            Err(error) => error.into_inner().0,
-        };
-        queue.figures.history >= revision
+        self.inner.writer.wait_while(&self.inner.shared, timeout, missing).figures.history >= revision
     }
 
     /// Completes when the store's thread has failed: the node must stop.
@@ -350,6 +344,19 @@ impl Writer {
 
     /// Called before somebody waits for what the thread does.
     pub(super) fn awaited(&self) {}
+
+    /// Waits for what the thread does, as long as something is missing, and at most so long.
+    fn wait_while<'a>(
+        &self,
+        shared: &'a WriterShared,
+        timeout: Duration,
+        missing: impl FnMut(&mut WriterQueue) -> bool,
+    ) -> MutexGuard<'a, WriterQueue> {
+        match shared.done.wait_timeout_while(shared.queue(), timeout, missing) {
+            Ok((queue, _)) => queue,
+            Err(error) => error.into_inner().0,
+        }
+    }
 
     /// Waits until the thread has ended. A second call also returns after that.
     pub(super) fn join(&self) {

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
-import { InvalidError, parseJson, stringifyJson } from "../../src/index.js";
+import { ChangeRequiredError, Concord, InvalidError, NotFoundError, NotReadyError, memoryStorage, op, parseJson, stringifyJson } from "../../src/index.js";
 import { until } from "../fake.js";
 import { KEY, Nodes } from "./nodes.js";
 
@@ -51,6 +51,81 @@ test("documents are read and written back", async () => {
     assert.equal(one.configs.length, CASES.documents.length);
     break;
   }
+});
+
+/** What a program does with a definition, and what it is told. */
+async function everything(client, value, storage) {
+  const limits = client.configs("limits");
+  await client.definitions.create("limits", { indexes: ["v"] });
+  await limits.create("a", { v: value });
+  const first = (await limits.get("a")).revision;
+  await client.batch([op.create("limits", "b", { v: value }), op.put("limits", "a", { v: value }, { ifRevision: first })]);
+  const done = await client.transaction({ if: [op.check("limits", "b", { absent: false })], then: [op.get("limits", "b")], else: [] });
+  await limits.update("b", (data) => ({ ...data, n: 1 }));
+  const cache = await client.cache("*", { storage, confirmMs: 200 }).ready({ timeoutMs: 60_000 });
+  const cached = cache.get("limits", "a");
+  await cache.close();
+  const told = { cached, succeeded: done.succeeded, read: done.results[0].config.data, wrote: done.results[0].definition };
+  for await (const one of client.watch({ from: first })) {
+    if (one.kind !== "change") continue;
+    told.changes = one.changes.map(({ definition, key }) => [definition, key]);
+    break;
+  }
+  for await (const one of client.watch({ initial: true })) {
+    if (one.kind !== "state" || !one.complete) continue;
+    told.state = one.configs.map(({ definition, key }) => [definition, key]).sort();
+    break;
+  }
+  told.get = (await limits.get("a")).definition;
+  told.definitions = (await client.definitions.list({ pageSize: 1 }).all()).map((one) => one.key);
+  told.list = (await limits.list({ pageSize: 1, filter: { v: value } }).all()).map((one) => one.key).sort();
+  told.across = (await client.listConfigs({ pageSize: 1 }).all()).map((one) => one.definition);
+  told.many = (await client.readMany([{ definition: "limits", key: "a" }, { definition: "limits", key: "c" }])).results.map(({ definition, status }) => [definition, status]);
+  told.history = (await limits.history("b").all()).length;
+  return told;
+}
+
+test("one program runs in every environment", async () => {
+  const told = [];
+  for (const name of ["prod", "staging"]) {
+    const storage = memoryStorage();
+    const client = nodes.client({ environment: name });
+    assert.equal(client.environment, name);
+    told.push(JSON.stringify(await everything(client, `of ${name}`, storage)).replaceAll(`of ${name}`, "of"));
+    // Without a node, what is stored is used in its environment, and in no other.
+    for (const other of [name, undefined, "other"]) {
+      const alone = new Concord({ urls: "http://127.0.0.1:1", key: "k", environment: other });
+      const problems = [];
+      const cache = alone.cache("*", { storage, onProblem: (problem) => problems.push(String(problem)) });
+      if (other === name) {
+        await cache.ready({ timeoutMs: 100 });
+        assert.equal(cache.source().kind, "file");
+        assert.deepEqual(cache.get("limits", "a"), { v: `of ${name}` });
+      } else {
+        await until(() => problems.some((problem) => problem.includes("of another environment")), "the problem");
+        assert.throws(() => cache.get("limits", "a"), NotReadyError);
+      }
+      await cache.close();
+    }
+  }
+  assert.equal(told[0], told[1]);
+  const first = JSON.parse(told[0]);
+  assert.deepEqual([first.definitions, first.list, first.get], [["limits"], ["a", "b"], "limits"]);
+  assert.deepEqual(first.state, [["limits", "a"], ["limits", "b"]]);
+  assert.deepEqual((await concord.configs("prod.limits").get("a")).data, { v: "of prod" });
+  await assert.rejects(concord.configs("limits").get("a"), NotFoundError);
+});
+
+test("a restricted environment takes change requests", async () => {
+  const limits = concord.configs("restricted.limits");
+  await concord.definitions.create("restricted.limits");
+  await concord.request({ method: "PUT", path: "/environment/restricted", body: '{"direct":"refuse","approvals":0,"freeze":[]}' });
+  await assert.rejects(limits.create("a", {}), ChangeRequiredError);
+  const made = await concord.propose("a limit", [op.create("restricted.limits", "a", { n: 1 })], { description: "for a customer" });
+  assert.deepEqual([made.phase, made.config_definition_keys], ["open", ["restricted.limits"]]);
+  assert.equal(await limits.find("a"), undefined);
+  await concord.request({ method: "POST", path: `/change_request/${made.change_id}/apply`, body: JSON.stringify({ digest: made.digest }) });
+  assert.deepEqual((await limits.get("a")).data, { n: 1 });
 });
 
 test("filters select what they say", async () => {

@@ -13,8 +13,10 @@ from ._async import AsyncCache, AsyncClient
 from ._cache import Status, Typed, Value
 from ._errors import (
     ApiError,
+    ChangeRequired,
     ConcordError,
     Conflict,
+    EnvironmentFrozen,
     Expired,
     Forbidden,
     Invalid,
@@ -91,6 +93,8 @@ __all__ = [
     "NotFound",
     "MethodNotAllowed",
     "Conflict",
+    "ChangeRequired",
+    "EnvironmentFrozen",
     "Expired",
     "PreconditionFailed",
     "TooLarge",

@@ -54,6 +54,10 @@ class AsyncClient(ClientBase):
 
     `nodes` are the URLs of the nodes, in a list or with commas between; any of them may be down. It has connections of
     its own in each event loop and in each process. The task of a cache ends with its loop: start the cache again.
+
+    With an `environment`, its name stands with a dot before each definition key: with `prod`, `limits` is the
+    definition `prod.limits` of the cluster. Answers have the keys without it, and lists and watches without a
+    definition are of this environment, so one program runs in every environment. `default` has no prefix.
     """
 
     def __init__(
@@ -69,10 +73,11 @@ class AsyncClient(ClientBase):
         timeout: float = 30.0,
         attempt_timeout: float = 5.0,
         connect_timeout: float = 2.0,
+        environment: Optional[str] = None,
         transport: Optional[httpx.AsyncBaseTransport] = None,
     ) -> None:
         tls = (ca_file, cert_file, cert_key_file, ssl_context)
-        self._set_up(nodes, (key, key_file), tls, timeout, attempt_timeout, connect_timeout)
+        self._set_up(nodes, (key, key_file), tls, timeout, attempt_timeout, connect_timeout, environment)
         self._given = transport
         self._transports: Dict[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport] = {}
         self._caches: List[AsyncCache] = []
@@ -109,6 +114,7 @@ class AsyncClient(ClientBase):
     rollback = _one(Operations.rollback)
     batch = _one(Operations.batch)
     transaction = _one(Operations.transaction)
+    propose = _one(Operations.propose)
     watch = _many(Operations.watch)
     whoami = _one(Operations.whoami)
     cluster = _one(Operations.cluster)

@@ -152,6 +152,9 @@ class CacheCore:
         self.definition_patterns, self.config_keys = tuple(definitions), tuple(configs)
         asked = [list(each) for each in sorted(filter_params(filters))]
         self.scope = {"definitions": sorted(definitions), "configs": sorted(configs), "filters": asked}
+        if following.context.environment is not None:
+            # The keys in the file are the same in every environment, and the values are not.
+            self.scope["environment"] = following.context.environment.name
         self.file, self.poll_s, self.fresh_s = file, poll_s, fresh_s
         self.configs: Dict[Tuple[str, str], Config] = {}
         self.definitions: Dict[str, Definition] = {}

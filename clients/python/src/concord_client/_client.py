@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence, Tuple, TypeVar
 
 from ._cache import CacheCore, Defaults
 from ._connect import Nodes, Settings, arguments_of_environment
+from ._environment import Environment
 from ._flow import Context
 from ._following import Following
 from ._operations import Operations
@@ -32,6 +33,7 @@ class ClientBase:
     """The settings of a client and the requests that it can make."""
 
     _settings: Settings
+    _environment: Optional[Environment]
     _context: Context
     _operations: Operations
 
@@ -43,14 +45,16 @@ class ClientBase:
         timeout: float,
         attempt_timeout: float,
         connect_timeout: float,
+        environment: Optional[str],
     ) -> None:
+        self._environment = Environment.of(environment)
         self._settings = Settings.of(nodes, key, tls, connect_timeout)
         _LIVING.add(self)
         self._context = self._new_context(timeout, attempt_timeout)
         self._operations = Operations(self._context)
 
     def _new_context(self, timeout: float, attempt_timeout: float) -> Context:
-        context = Context(self._settings.nodes, timeout, attempt_timeout)
+        context = Context(self._settings.nodes, timeout, attempt_timeout, environment=self._environment)
         # Clients that start together do not all ask the same node.
         context.preferred = int(context.jitter() * len(context.nodes))
         return context
@@ -78,11 +82,16 @@ class ClientBase:
     @classmethod
     def from_env(cls: type[C], **arguments: Any) -> C:
         """A client by the environment: CONCORD_URL, CONCORD_API_KEY or CONCORD_API_KEY_FILE, CONCORD_CA_FILE,
-        CONCORD_CLIENT_CERT_FILE, CONCORD_CLIENT_KEY_FILE."""
+        CONCORD_CLIENT_CERT_FILE, CONCORD_CLIENT_KEY_FILE, CONCORD_ENVIRONMENT."""
         return cls(**{**arguments_of_environment(os.environ), **arguments})
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._settings.nodes)}>"
+
+    @property
+    def environment(self) -> Optional[str]:
+        """The environment; None where definition keys have no prefix."""
+        return self._environment.name if self._environment else None
 
     @property
     def revision(self) -> int:

@@ -82,6 +82,7 @@ def arguments_of_environment(environment: Mapping[str, str]) -> Dict[str, Any]:
         "ca_file": environment.get("CONCORD_CA_FILE") or None,
         "cert_file": environment.get("CONCORD_CLIENT_CERT_FILE") or None,
         "cert_key_file": environment.get("CONCORD_CLIENT_KEY_FILE") or None,
+        "environment": environment.get("CONCORD_ENVIRONMENT"),
     }
     if found["key"] is not None:
         found["key_file"] = None

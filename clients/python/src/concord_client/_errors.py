@@ -85,6 +85,14 @@ class Conflict(ApiError):
     """409: it exists already, a unique value is taken, an index is being built."""
 
 
+class ChangeRequired(Conflict):
+    """409: the environment takes change requests only. It is not sent again."""
+
+
+class EnvironmentFrozen(Conflict):
+    """409: the environment is frozen. It is not sent again: a freeze may last for days."""
+
+
 class Expired(ApiError):
     """410: the revision, the change or the cursor is no longer retained."""
 
@@ -181,6 +189,12 @@ _BY_STATUS: Mapping[int, Type[ApiError]] = {
 }
 
 
+_BY_CODE: Mapping[str, Type[ApiError]] = {
+    "change_required": ChangeRequired,
+    "environment_frozen": EnvironmentFrozen,
+}
+
+
 def other_cluster(node: str) -> ApiError:
     """What a client says itself of nodes that are now those of another cluster, or of one that was restored to an
     earlier state: there is nothing to go on from, as where changes are no longer kept."""
@@ -212,7 +226,9 @@ def refusal(
     headers = headers or {}
     violations = violations_of(body)
     told = "; ".join(map(str, violations)) or "the answer gives no reason"
-    error = _BY_STATUS.get(status, ApiError)(f"{status}: {told}")
+    code = violations[0].code if violations else ""
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
+    error = kind(f"{status}: {told}")
     error.status, error.violations, error.node = status, violations, node
     error.request_id = headers.get("x-request-id")
     error.revision = _integer(headers.get("x-concord-revision"))

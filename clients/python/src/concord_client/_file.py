@@ -76,7 +76,7 @@ def load(path: str, scope: Any) -> Dict[str, Any] | None:
     if not isinstance(content, dict) or content.get("concord_cache") != FORMAT:
         raise UnusableFile("it has another format")
     if content.get("scope") != scope:
-        raise UnusableFile("it is of a cache of other definitions or filters")
+        raise UnusableFile("it is of a cache of other definitions or filters, or of another environment")
     return content
 
 

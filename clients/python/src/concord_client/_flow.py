@@ -32,6 +32,20 @@ _ATTEMPTS_TOLD = 8
 _ATTEMPT_MIN_S = 0.02
 
 
+class Scope(Protocol):
+    """The environment of a client: what stands before the definition keys of its requests."""
+
+    name: str
+
+    def enter(self, request: Request) -> Request: ...
+
+    def leave(self, method: str, target: str, data: Any) -> None: ...
+
+    def leave_event(self, event: Any) -> None: ...
+
+    def left(self, target: str) -> str: ...
+
+
 class Sink(Protocol):
     """Takes an answer of success as it comes."""
 
@@ -159,6 +173,7 @@ class Context:
     """The place of the node that answered last."""
     revision: int = 0
     """The highest revision that an answer named."""
+    environment: Optional[Scope] = None
 
 
 def call(
@@ -172,7 +187,7 @@ def call(
             yield Pause(pause_s)
             continue
         sent_at = context.clock()
-        reply: Union[Response, Failure] = yield Send(node, request, allowed_s, attempts.left_s())
+        reply: Union[Response, Failure] = yield Send(node, attempts.request, allowed_s, attempts.left_s())
         if isinstance(reply, Failure):
             attempts.failed(node, reply.text, request.is_write and reply.may_be_applied)
             continue
@@ -187,7 +202,8 @@ class _Attempts:
     def __init__(
         self, context: Context, request: Request, timeout_s: Optional[float], attempt_s: Optional[float]
     ) -> None:
-        self.context, self.request = context, request
+        self.context, self.asked = context, request
+        self.request = context.environment.enter(request) if context.environment else request
         self.attempt_s = attempt_s or context.attempt_timeout_s
         timeout_s = context.timeout_s if timeout_s is None else timeout_s
         self.deadline = context.clock() + timeout_s
@@ -273,6 +289,8 @@ class _Attempts:
                 # An answer that was cut off, or none of Concord's.
                 self.failed(node, f"{reply.status} with a body that is no JSON: {error}", self.request.is_write)
                 return None
+        if self.context.environment is not None:
+            self.context.environment.leave(self.asked.method, self.asked.target, data)
         answer = Answer(reply.status, reply.headers, data, node, sent_at)
         self.seen(answer.number("x-concord-revision"))
         self.answered()

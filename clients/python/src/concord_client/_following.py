@@ -109,6 +109,8 @@ class Following:
                     kind = {"unauthorized_error": 401, "forbidden_error": 403}.get(told, 422)
                     raise refusal(kind, sink.error, node=answer.node, headers=answer.headers)
             if sink.is_complete and sink.revision is not None:
+                if self.context.environment is not None:
+                    self.context.environment.leave_event({"definitions": sink.definitions, "configs": sink.configs})
                 self.position, self.cluster = sink.revision, answer.headers.get(_CLUSTER)
                 definitions = tuple(records.definition(each) for each in sink.definitions)
                 configs, unreadable = records.configs(sink.configs, answer)

@@ -530,6 +530,22 @@ class Operations:
         body = {"if": list(conditions), "then": list(then), "else": list(otherwise)}
         return (yield from self._batch(body, options))
 
+    def propose(
+        self,
+        title: str,
+        operations: Sequence[Dict[str, Any]],
+        *,
+        description: str = "",
+        **options: Unpack[NamedOptions],
+    ) -> Flow[Dict[str, Any]]:
+        """Makes a change request of operations that write; nothing is changed before others have approved it and it is
+        applied. The change request has its `change_id`, and the whole keys of its definitions."""
+        checked(options, NamedOptions)
+        body = {"title": title, "description": description, "operations": list(operations)}
+        plain: WriteOptions = {**options}  # type: ignore[typeddict-item]
+        request = write("POST", f"{ROOT}/change_request/", body, options=plain)
+        return dict(expect((yield from self._call(request, plain)), dict))
+
     def _batch(self, body: Dict[str, Any], options: WriteOptions) -> Flow[BatchResult]:
         request = write("POST", f"{ROOT}/batch", body, options=options)
         return records.batch((yield from self._call(request, options)))
@@ -633,7 +649,7 @@ class Operations:
                 count += 1
                 yield Item(make(record, answer))
             skipped = 0
-            following = _next(answer)
+            following = self._next(answer)
             if following is None:
                 return
             request, is_cursor = Request("GET", following), True
@@ -645,10 +661,19 @@ class Operations:
             answer = yield from self._call(request, options)
             for record in expect(answer, dict)["results"]:
                 yield Item(records.past(record))
-            following = _next(answer)
+            following = self._next(answer)
             if following is None:
                 return
             request = Request("GET", following)
+
+    def _next(self, answer: Answer) -> Optional[str]:
+        """The next page, as the answer names it: always at this cluster, whatever the header says."""
+        environment = self.context.environment
+        for link in answer.headers.get("link", "").split(", "):
+            address, _, relation = link.partition(">")
+            if 'rel="next"' in relation and address.startswith("</"):
+                return environment.left(address[1:]) if environment else address[1:]
+        return None
 
 
 def _list_params(search: str, sort_by: Optional[str], descending: Optional[bool], options: ReadOptions) -> Params:
@@ -669,12 +694,3 @@ def _shape(fields: Optional[Sequence[str]]) -> Params:
     if fields is not None:
         params.append(("$fields", ",".join(fields)))
     return params
-
-
-def _next(answer: Answer) -> Optional[str]:
-    """The next page, as the answer names it: always at this cluster, whatever the header says."""
-    for link in answer.headers.get("link", "").split(", "):
-        address, _, relation = link.partition(">")
-        if 'rel="next"' in relation and address.startswith("</"):
-            return address[1:]
-    return None

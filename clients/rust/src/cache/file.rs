@@ -3,7 +3,8 @@
 //! The first line says how the second one, the content as JSON, is checked.
 //!
 //! **Invariants:** the file is replaced as a whole, and only by content that the cluster has sent whole. It is readable
-//! by its owner alone from the moment it exists. A file that others may write, or whose bytes are not those that were
+//! by its owner alone from the moment it exists. A file of one environment is never used for another one: its keys are
+//! the same, and its values are not. A file that others may write, or whose bytes are not those that were
 //! written, is not used.
 
 use std::{
@@ -35,6 +36,9 @@ struct Written<'a> {
     revision: u64,
     confirmed_at_ms: u64,
     node: Option<&'a str>,
+    /// Without one, the keys are as the cluster has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    environment: Option<&'a str>,
     selections: &'a [Selection],
     configs: Vec<&'a Config>,
 }
@@ -44,6 +48,8 @@ struct Read {
     revision: u64,
     confirmed_at_ms: u64,
     node: Option<String>,
+    #[serde(default)]
+    environment: Option<String>,
     selections: Vec<Selection>,
     configs: Vec<Config>,
 }
@@ -66,11 +72,17 @@ pub(super) struct ToSave {
 
 impl ToSave {
     /// Writes the file.
-    pub(super) fn write(&self, path: &Path, selections: &[Selection]) -> Result<(), String> {
+    pub(super) fn write(
+        &self,
+        path: &Path,
+        environment: Option<&str>,
+        selections: &[Selection],
+    ) -> Result<(), String> {
         let body = serde_json::to_string(&Written {
             revision: self.content.position,
             confirmed_at_ms: self.confirmed.unix_ms(),
             node: self.node.as_deref(),
+            environment,
             selections,
             configs: self.content.all().map(AsRef::as_ref).collect(),
         });
@@ -84,8 +96,12 @@ impl ToSave {
 /// Reads the file; `None` if it does not exist.
 ///
 /// # Errors
-/// When it can't be read, is incomplete, or does not cover these selections.
-pub(super) fn read(path: &Path, selections: &[Selection]) -> Result<Option<Saved>, String> {
+/// When it can't be read, is incomplete, is of another environment, or does not cover these selections.
+pub(super) fn read(
+    path: &Path,
+    environment: Option<&str>,
+    selections: &[Selection],
+) -> Result<Option<Saved>, String> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -96,6 +112,10 @@ pub(super) fn read(path: &Path, selections: &[Selection]) -> Result<Option<Saved
         return Err(named(path, &format!("other users can write it (mode {:o})", mode & 0o777)));
     }
     let read = check(&text).map_err(|error| named(path, &error))?;
+    if read.environment.as_deref() != environment {
+        let (its, own) = (named_environment(read.environment.as_deref()), named_environment(environment));
+        return Err(named(path, &format!("it is of {its}, and the client of {own}")));
+    }
     let is_covered = |one: &Selection| read.selections.iter().any(|known| known.covers(one));
     if let Some(missing) = selections.iter().find(|one| !is_covered(one)) {
         return Err(named(path, &format!("it does not contain `{}`", missing.definition)));
@@ -133,6 +153,10 @@ impl Selection {
         };
         has_definition && (self.config.is_none() || self.config == other.config)
     }
+}
+
+fn named_environment(name: Option<&str>) -> String {
+    name.map_or_else(|| "no environment".into(), |name| format!("the environment `{name}`"))
 }
 
 fn named(path: &Path, error: &impl ToString) -> String {
@@ -203,20 +227,40 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("below/cache.json");
         let all = [Selection::definition("*")];
-        assert!(read(&path, &all).unwrap().is_none());
+        assert!(read(&path, None, &all).unwrap().is_none());
         let saved = sample();
-        saved.write(&path, &all).unwrap();
+        saved.write(&path, None, &all).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-        let found = read(&path, &all).unwrap().unwrap();
+        let found = read(&path, None, &all).unwrap().unwrap();
         assert!(found.content.has_same(&saved.content));
         assert_eq!((found.content.position, found.node.as_deref()), (9, Some("2")));
-        let fewer = read(&path, &[Selection::config("b", "two")]).unwrap().unwrap();
+        let fewer = read(&path, None, &[Selection::config("b", "two")]).unwrap().unwrap();
         assert_eq!(fewer.content.all().count(), 1);
 
-        saved.write(&path, &[Selection::definition("a")]).unwrap();
-        let error = read(&path, &all).unwrap_err();
+        saved.write(&path, None, &[Selection::definition("a")]).unwrap();
+        let error = read(&path, None, &all).unwrap_err();
         assert!(error.contains("it does not contain `*`"), "{error}");
+    }
+
+    #[test]
+    fn a_file_of_one_environment_is_not_used_for_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache.json");
+        let all = [Selection::definition("*")];
+        let names = [None, Some("prod"), Some("staging")];
+        for written in names {
+            sample().write(&path, written, &all).unwrap();
+            for asked in names {
+                let found = read(&path, asked, &all);
+                if asked == written {
+                    assert!(found.unwrap().is_some());
+                } else {
+                    let error = found.unwrap_err();
+                    assert!(error.contains("environment"), "{written:?}, {asked:?}: {error}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -224,20 +268,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache.json");
         let all = [Selection::definition("*")];
-        sample().write(&path, &all).unwrap();
+        sample().write(&path, None, &all).unwrap();
         let good = fs::read(&path).unwrap();
         for length in [0, 1, good.len() / 2, good.len() - 1] {
             fs::write(&path, &good[..length]).unwrap();
-            assert!(read(&path, &all).is_err(), "cut to {length}");
+            assert!(read(&path, None, &all).is_err(), "cut to {length}");
         }
         for place in (0..good.len()).step_by(7) {
             let mut bad = good.clone();
             bad[place] ^= 1;
             fs::write(&path, &bad).unwrap();
-            assert!(read(&path, &all).is_err(), "a flipped bit at {place}");
+            assert!(read(&path, None, &all).is_err(), "a flipped bit at {place}");
         }
         fs::write(&path, &good).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
-        assert!(read(&path, &all).unwrap_err().contains("other users can write it"));
+        assert!(read(&path, None, &all).unwrap_err().contains("other users can write it"));
     }
 }

@@ -182,7 +182,9 @@ pub(super) async fn save(shared: &Arc<Shared>) -> Result<(), String> {
     let _turn = shared.saving.lock().await;
     let (Some(path), Some(saved)) = (shared.options.file.clone(), shared.to_save()) else { return Ok(()) };
     let selections = shared.options.selections.clone();
-    let written = tokio::task::spawn_blocking(move || saved.write(&path, &selections)).await;
+    let environment = shared.client.environment().map(str::to_owned);
+    let write = move || saved.write(&path, environment.as_deref(), &selections);
+    let written = tokio::task::spawn_blocking(write).await;
     let written = written.map_err(|error| error.to_string()).and_then(|written| written);
     shared.known_mut().file_problem = written.clone().err();
     written

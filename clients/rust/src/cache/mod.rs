@@ -202,7 +202,7 @@ impl Client {
     pub fn cache(&self, options: CacheOptions) -> Result<Cache, Error> {
         let query = content::query(&options.selections).map_err(Error::Usage)?;
         let mut known = Known::default();
-        match options.file.as_deref().map(|path| file::read(path, &options.selections)) {
+        match options.file.as_deref().map(|path| file::read(path, self.environment(), &options.selections)) {
             Some(Ok(Some(saved))) => {
                 known.content = Some(saved.content);
                 known.confirmed = Some(saved.confirmed);

@@ -19,7 +19,11 @@ use http::StatusCode;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch, answer::warnings_of};
+use crate::{
+    Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch,
+    answer::warnings_of,
+    environment::{Environment, keys_of},
+};
 
 /// No retry starts with less time left than this: it would time out, and the outcome would be unknown because of it.
 const ATTEMPT_MIN: Duration = Duration::from_millis(20);
@@ -47,14 +51,18 @@ pub struct Options {
     pub tls: Tls,
     /// The time limit of a request with all its retries.
     pub timeout: Duration,
-    /// Called with each request as a curl command.
+    /// Called with each request as a curl command, without the access key and the body.
     pub trace: Option<fn(&str)>,
-    /// Called with each warning of a response; see [`Answer::warnings`].
+    /// Called with each warning of a response, see [`Answer::warnings`], and with those of the client itself.
     pub warn: Option<fn(&str)>,
     /// The reason for the changes, stored in their history.
     pub reason: Option<String>,
     /// The id of the requests, for logs and the audit log; by default a new one for each request.
     pub request_id: Option<String>,
+    /// The environment, which is put with a dot before each definition key: with `prod`, the definition `limits` is
+    /// `prod.limits` of the cluster. Responses have the keys without it, and lists and watches without a definition are of
+    /// this environment. So one program runs in every environment. `default` has no prefix: it is as `None`.
+    pub environment: Option<String>,
 }
 
 impl Default for Options {
@@ -68,6 +76,7 @@ impl Default for Options {
             warn: None,
             reason: None,
             request_id: None,
+            environment: None,
         }
     }
 }
@@ -75,7 +84,7 @@ impl Default for Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A field that is added is decided on here.
-        let Self { urls, key, tls, timeout, trace, warn, reason, request_id } = self;
+        let Self { urls, key, tls, timeout, trace, warn, reason, request_id, environment } = self;
         let urls: Vec<_> = urls.iter().map(|url| shown_url(url)).collect();
         f.debug_struct("Options")
             .field("urls", &urls)
@@ -86,6 +95,7 @@ impl fmt::Debug for Options {
             .field("warn", &warn.is_some())
             .field("reason", reason)
             .field("request_id", request_id)
+            .field("environment", environment)
             .finish()
     }
 }
@@ -104,6 +114,7 @@ struct Inner {
     warn: Option<fn(&str)>,
     reason: Option<String>,
     request_id: Option<String>,
+    environment: Option<Environment>,
     /// The CAs that issue certificates of nodes, as messages name them.
     authorities: String,
     /// The node that answered last.
@@ -123,7 +134,7 @@ impl Client {
     /// Creates a client. Sends nothing yet.
     ///
     /// # Errors
-    /// When a URL, the access key or a TLS file is invalid.
+    /// When a URL, the access key, a TLS file or the name of the environment is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
         let urls: Vec<String> =
             options.urls.iter().map(|url| url.trim().trim_end_matches('/').into()).collect();
@@ -146,6 +157,7 @@ impl Client {
             .build()
             .map_err(|error| Error::Usage(with_causes(&error)))?;
         let authorities = options.tls.shown_authorities();
+        let environment = named(options.environment.as_deref())?;
         let Options { timeout, trace, warn, reason, request_id, .. } = options;
         // Blanks at the ends are no part of a header's value.
         let reason =
@@ -156,8 +168,19 @@ impl Client {
             }
         }
         let preferred = AtomicUsize::new(0);
-        let inner =
-            Inner { http, urls, key, timeout, trace, warn, reason, request_id, authorities, preferred };
+        let inner = Inner {
+            http,
+            urls,
+            key,
+            timeout,
+            trace,
+            warn,
+            reason,
+            request_id,
+            environment,
+            authorities,
+            preferred,
+        };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -165,6 +188,33 @@ impl Client {
     #[must_use]
     pub fn urls(&self) -> &[String] {
         &self.0.urls
+    }
+
+    /// The environment; see [`Options::environment`]. `None` if definition keys have no prefix.
+    #[must_use]
+    pub fn environment(&self) -> Option<&str> {
+        self.0.environment.as_ref().map(Environment::name)
+    }
+
+    /// The same client in another environment; with `None`, definition keys have no prefix. They share connections.
+    ///
+    /// # Errors
+    /// When the name is invalid.
+    pub fn in_environment(&self, name: Option<&str>) -> Result<Self, Error> {
+        let Inner { http, urls, key, timeout, trace, warn, reason, request_id, authorities, .. } = &*self.0;
+        Ok(Self(Arc::new(Inner {
+            http: http.clone(),
+            urls: urls.clone(),
+            key: key.clone(),
+            timeout: *timeout,
+            trace: *trace,
+            warn: *warn,
+            reason: reason.clone(),
+            request_id: request_id.clone(),
+            environment: named(name)?,
+            authorities: authorities.clone(),
+            preferred: AtomicUsize::new(self.0.preferred.load(Ordering::Relaxed)),
+        })))
     }
 
     /// The time limit of a request with all its retries.
@@ -181,7 +231,7 @@ impl Client {
     /// Watches the changes that a request to `/api/v1/watch` selects.
     #[must_use]
     pub fn watch(&self, request: Request) -> Watch {
-        Watch::new(self.clone(), request)
+        Watch::new(self.clone(), self.entered(request))
     }
 
     /// Sends a request, with retries where they are safe, and returns the response.
@@ -189,9 +239,11 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn send(&self, request: Request) -> Result<Answer, Error> {
-        let (response, url) = self.open(request).await?;
+        let keys = keys_of(&request.method, &request.path);
+        let environment = self.0.environment.clone().map(|environment| (environment, keys));
+        let (response, url) = self.open(self.entered(request)).await.map_err(|error| self.told(error))?;
         let (status, headers) = (response.0, response.1);
-        Ok(Answer { status, headers, body: response.2, url })
+        Ok(Answer { status, headers, body: response.2, url, environment })
     }
 
     /// Sends a request and passes the body of the response to `write` as it arrives.
@@ -204,7 +256,7 @@ impl Client {
         mut write: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), Error> {
         let deadline = Instant::now() + request.timeout.unwrap_or(self.0.timeout);
-        let (mut response, url) = self.stream(&request, deadline).await?;
+        let (mut response, url) = self.stream(&self.entered(request), deadline).await?;
         let cut = |error: reqwest::Error| Error::Unavailable(format!("{url}: {}", with_causes(&error)));
         let late = |_| Error::Unavailable(format!("{url}: timed out"));
         while let Some(chunk) =
@@ -213,6 +265,33 @@ impl Client {
             write(&chunk).map_err(|error| Error::Usage(format!("the file can't be written: {error}")))?;
         }
         Ok(())
+    }
+
+    /// The request with the client's environment before its definition keys.
+    fn entered(&self, request: Request) -> Request {
+        match &self.0.environment {
+            Some(environment) => {
+                let request = environment.enter(request);
+                if let (Some(warn), Some(text)) = (self.0.warn, environment.warning(&request)) {
+                    warn(&text);
+                }
+                request
+            }
+            None => request,
+        }
+    }
+
+    /// An error that says which environment the client has.
+    fn told(&self, mut error: Error) -> Error {
+        if let Error::Refused(refusal) = &mut error {
+            refusal.environment = self.environment().map(str::to_owned);
+        }
+        error
+    }
+
+    /// Takes the client's environment off the definition keys of an event.
+    pub(crate) fn leave_event(&self, event: &mut serde_json::Value) {
+        self.0.environment.iter().for_each(|environment| environment.leave_event(event));
     }
 
     /// The first answer of success to a read, its body still to come.
@@ -340,6 +419,10 @@ impl Client {
             Err(_) => Err(Failed::Unclear(format!("{url}: no response in time"))),
         }
     }
+}
+
+fn named(environment: Option<&str>) -> Result<Option<Environment>, Error> {
+    Ok(environment.map(Environment::new).transpose()?.flatten())
 }
 
 /// Why a text is not the URL of a node. A user and a password in it are not shown.

@@ -59,12 +59,12 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
     let (seen, revision) =
         service.keys.access_key(&request.principal, &key_id(&request.name())?, consistency).await?;
     let key = &seen.key;
-    let reply = if request.has(key.revision) {
+    let reply = if request.has(key.tag()) {
         Reply::not_modified()
     } else {
         Reply::ok("access key found", &record(&seen).finish())
     };
-    Ok(reply.record_version(key.revision, key.modified_at).state_revision(revision).no_store())
+    Ok(reply.record_version(key.tag(), key.modified_at).state_revision(revision).no_store())
 }
 
 /// Changes a key.
@@ -87,7 +87,9 @@ pub(super) async fn attest(service: Service, request: BodyRequest) -> Result<Rep
     let is_attested = seen.key.attestation.is_some();
     let message =
         if is_attested { "access key attested" } else { "one more person must attest the access key" };
-    Ok(Reply::ok(message, &record(&seen).finish()).for_write(&written).no_store())
+    let reply = Reply::ok(message, &record(&seen).finish()).for_write_without_record(&written);
+    // One that was attested before has the version of then.
+    Ok(reply.record_version(seen.key.tag(), seen.key.modified_at).no_store())
 }
 
 /// Revokes a key.
@@ -206,7 +208,7 @@ fn attesters_json(seen: &SeenKey) -> Value {
     match seen.key.attestation.as_ref().map(|attestation| &attestation.by) {
         Some(AttestedBy::Root) => json!([{ "key_id": "root", "person": null }]),
         Some(AttestedBy::Persons(attesters)) => attesters.iter().map(attester).collect(),
-        None => seen.key.half_attested.iter().map(attester).collect(),
+        None => seen.key.half_attested.iter().map(|half| attester(&half.by)).collect(),
     }
 }
 
@@ -252,7 +254,7 @@ mod tests {
 
     use super::*;
     use concord_model::{
-        access_key::{AccessKey, Attestation},
+        access_key::{AccessKey, Attestation, HalfAttestation},
         testing::key,
         time::Timestamp,
     };
@@ -276,7 +278,7 @@ mod tests {
         let by = |id: &str, person| Attester { key: KeyId::parse(id).unwrap(), person: PersonId(person) };
         let mut key = key(1);
         key.person = Some(PersonId(5));
-        key.half_attested = Some(by("000000000002", 6));
+        key.half_attested = Some(HalfAttestation { at: 8, by: by("000000000002", 6) });
         let shown = |key: &AccessKey| {
             let record = record(&seen(key.clone(), &[(5, "ada"), (6, "bob")])).finish();
             let record: Value = serde_json::from_str(&record).unwrap();

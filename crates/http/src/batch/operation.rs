@@ -353,7 +353,7 @@ fn for_create(fields: &mut BodyFields) {
 }
 
 /// The condition of an operation that changes or deletes an existing record.
-fn for_change(fields: &mut BodyFields) -> Expect {
+pub(crate) fn for_change(fields: &mut BodyFields) -> Expect {
     if fields.unlisted("if_none_match", &IF_NONE_MATCH).is_some() {
         fields.violation_in("if_none_match", "this operation creates nothing");
     }
@@ -361,7 +361,7 @@ fn for_change(fields: &mut BodyFields) -> Expect {
 }
 
 /// The condition of an operation that replaces an existing record, or creates one with `if_none_match`.
-fn for_put(fields: &mut BodyFields) -> Option<Expect> {
+pub(crate) fn for_put(fields: &mut BodyFields) -> Option<Expect> {
     let expect = fields.optional("if_match", &IF_MATCH);
     let is_new = fields.optional("if_none_match", &IF_NONE_MATCH).is_some();
     if is_new && expect.is_some() {

@@ -14,6 +14,10 @@ function pageOf(parts) {
   if (head === "new") return [() => import("./pages/newdefinition.js"), "New definition"];
   if (head === "watch") return [() => import("./pages/watch.js"), "Changes"];
   if (head === "together") return [() => import("./pages/together.js"), "Change set"];
+  if (head === "reviews" && name === undefined) return [() => import("./pages/reviews.js"), "Reviews"];
+  if (head === "reviews" && tab === "edit") return [() => import("./pages/editrequest.js"), "Edit a change request"];
+  if (head === "reviews") return [() => import("./pages/review.js"), "Change request"];
+  if (head === "compare") return [() => import("./pages/promote.js"), "Compare environments"];
   if (head === "environments") return [() => import("./pages/environments.js"), "Environments"];
   if (head === "cluster") return [() => import("./pages/cluster.js"), "Cluster"];
   if (head === "usage") return [() => import("./pages/usage.js"), "Usage"];
@@ -79,7 +83,7 @@ function App() {
         return;
       }
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
-      const place = before === "g" && { d: [], w: ["watch"], c: ["cluster"], u: ["usage"], t: ["together"] }[event.key];
+      const place = before === "g" && { d: [], w: ["watch"], r: ["reviews"], c: ["cluster"], u: ["usage"], t: ["together"] }[event.key];
       before = event.key;
       if (place) go(place);
       else if (event.key === "/") setOpen("palette");

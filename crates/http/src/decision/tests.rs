@@ -74,7 +74,8 @@ async fn every_operation_called_once_has_exactly_one_line() {
         assert_eq!(line["key"], "root");
         assert!(line["verb"].is_string() && line["route"].is_string(), "{line}");
         assert!(line["status"].is_u64() && line["outcome"].is_string(), "{line}");
-        assert_eq!(line["definition"] == "app", path.contains("definition/app"), "{line}");
+        let is_named = path.contains("definition/app") || path.contains("flags/app");
+        assert_eq!(line["definition"] == "app", is_named, "{line}");
         assert_eq!(line["config"] == "prod", path.contains("/prod"), "{line}");
         assert_eq!(line["id"] == "7", path.contains("/7"), "{line}");
     }

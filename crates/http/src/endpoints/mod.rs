@@ -73,6 +73,10 @@ pub(crate) struct Endpoint {
     pub(crate) takes_head: bool,
     /// Whether the path with a slash more at its end, or one less, is the same one.
     takes_slash: bool,
+    /// Whether the parameter `ticket` lets its client in, in place of a header.
+    pub(crate) takes_ticket: bool,
+    /// Whether its rejections have the form of OFREP.
+    pub(crate) is_ofrep: bool,
     /// The name of its operation in the document, and in generated clients.
     pub(crate) operation: &'static str,
     pub(crate) handler: Handler,
@@ -170,6 +174,8 @@ impl Endpoint {
             is_lenient: false,
             takes_head: matches!(method, EndpointMethod::Get),
             takes_slash: !is_open,
+            takes_ticket: false,
+            is_ofrep: false,
             operation,
             handler,
         }
@@ -209,6 +215,14 @@ impl Endpoint {
 
     const fn ends_with_its_client(self) -> Self {
         Self { ends_with_its_client: true, ..self }
+    }
+
+    const fn takes_ticket(self) -> Self {
+        Self { takes_ticket: true, ..self }
+    }
+
+    const fn ofrep(self) -> Self {
+        Self { is_ofrep: true, ..self }
     }
 
     const fn lenient(self) -> Self {

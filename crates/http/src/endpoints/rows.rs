@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     access_keys, across, audit, batch, change_requests, cluster, configs, console, definitions, docs,
-    environments, extract::BodyRequest, history, metrics, read, schema, server::boxed, watch,
+    environments, extract::BodyRequest, flags, history, metrics, read, schema, server::boxed, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -37,6 +37,11 @@ pub(crate) const ENVIRONMENTS: &str = "/api/v1/environment/";
 const ENVIRONMENT: &str = "/api/v1/environment/{name}";
 pub(crate) const CHANGE_REQUESTS: &str = "/api/v1/change_request/";
 const CHANGE_REQUEST: &str = "/api/v1/change_request/{change_id}";
+/// The second of each pair is of the definition that providers ask for without a path in their base address.
+const EVALUATE: [&str; 2] =
+    ["/api/v1/flags/{definition}/ofrep/v1/evaluate/flags/{flag}", "/ofrep/v1/evaluate/flags/{flag}"];
+const EVALUATE_ALL: [&str; 2] =
+    ["/api/v1/flags/{definition}/ofrep/v1/evaluate/flags", "/ofrep/v1/evaluate/flags"];
 const USAGE: &str = "/api/v1/cluster/usage";
 const MEMBER: &str = "/api/v1/cluster/members/{id}";
 pub(crate) const METRICS: &str = "/metrics";
@@ -82,11 +87,30 @@ macro_rules! open {
     };
 }
 
+/// The row of an evaluation, which is a read with a body. The body does not name the definition, but the handler does:
+/// the path may not.
+const fn evaluation(path: &'static str, operation: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::new(Post, path, Needs(Verb::Read), operation, handler)
+        .audited(Audited::Body)
+        .consistency()
+        .ofrep()
+}
+
 /// All rows.
 pub(crate) static ENDPOINTS: &[Endpoint] = &[
     // Definitions.
     Endpoint::new(Get, DEFINITIONS, Needs(Verb::Read), "list_definitions", keyed!(definitions::list))
-        .parameters(&["page", "limit", "sort_by", "sort_order", "search", "cursor", "include", "revision"])
+        .parameters(&[
+            "page",
+            "limit",
+            "sort_by",
+            "sort_order",
+            "search",
+            "cursor",
+            "include",
+            "revision",
+            "definition",
+        ])
         .consistency()
         .gauge(Gauge::Lists),
     Endpoint::new(
@@ -134,6 +158,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "list_deleted_definitions",
         keyed!(definitions::deleted),
     )
+    .parameters(&["definition"])
     .consistency(),
     // First, for speed only: most requests are for configs.
     Endpoint::new(Get, CONFIGS, Needs(Verb::Read), "list_configs", keyed!(configs::list))
@@ -219,9 +244,36 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .consistency(),
     Endpoint::new(Post, "/api/v1/batch", Needs(Verb::Write), "run_batch", keyed_with_body!(batch::run))
         .parameters(&["bypass"]),
+    // Feature flags.
+    evaluation(EVALUATE[0], "evaluate_flag", keyed!(flags::evaluate)),
+    evaluation(EVALUATE_ALL[0], "evaluate_flags", keyed!(flags::evaluate_all)),
+    evaluation(EVALUATE[1], "evaluate_default_flag", keyed!(flags::evaluate)),
+    evaluation(EVALUATE_ALL[1], "evaluate_default_flags", keyed!(flags::evaluate_all)),
+    Endpoint::new(
+        Get,
+        "/api/v1/flags/{definition}/flagd.json",
+        Needs(Verb::Read),
+        "get_flagd_document",
+        keyed!(flags::document),
+    )
+    .consistency(),
+    Endpoint::new(
+        Get,
+        "/api/v1/flags/{definition}/events",
+        Needs(Verb::Read),
+        "watch_flags",
+        keyed!(flags::events),
+    )
+    .parameters(&["ticket"])
+    .consistency()
+    .takes_ticket()
+    .ends_with_its_client()
+    .gauge(Gauge::Watches)
+    .pretty(Pretty::Never)
+    .without_head(),
     // Changes.
     Endpoint::new(Get, WATCH, Needs(Verb::Read), "watch", keyed!(watch::open))
-        .parameters(&["from", "initial", "prev"])
+        .parameters(&["from", "initial", "prev", "change_requests"])
         .consistency()
         .filters()
         .ends_with_its_client()
@@ -230,7 +282,17 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .pretty(Pretty::Never)
         .without_head(),
     Endpoint::new(Get, CHANGES, Needs(Verb::Read), "poll_changes", keyed!(watch::poll))
-        .parameters(&["from", "initial", "prev", "wait", "latest", "before", "since", "by"])
+        .parameters(&[
+            "from",
+            "initial",
+            "prev",
+            "change_requests",
+            "wait",
+            "latest",
+            "before",
+            "since",
+            "by",
+        ])
         .consistency()
         .filters()
         .ends_with_its_client()
@@ -265,7 +327,18 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "list_change_requests",
         keyed!(change_requests::list),
     )
-    .parameters(&["page", "limit", "sort_order", "search", "phase", "environment", "unreviewed"])
+    .parameters(&[
+        "page",
+        "limit",
+        "sort_order",
+        "search",
+        "phase",
+        "environment",
+        "unreviewed",
+        "revert",
+        "mine",
+        "needs_me",
+    ])
     .consistency(),
     Endpoint::new(
         Post,
@@ -322,8 +395,23 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     ),
     Endpoint::new(
         Post,
+        "/api/v1/change_request/{change_id}/revert",
+        Needs(Verb::Approve),
+        "revert_change_request",
+        keyed_with_body!(change_requests::revert),
+    )
+    .parameters(&["bypass"]),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/keep",
+        Needs(Verb::Approve),
+        "keep_change_request",
+        keyed_with_body!(change_requests::keep),
+    ),
+    Endpoint::new(
+        Post,
         "/api/v1/change_request/{change_id}/withdraw",
-        Needs(Verb::Propose),
+        Needs(Verb::Approve),
         "withdraw_change_request",
         keyed_with_body!(change_requests::withdraw),
     ),

@@ -52,7 +52,7 @@ fn a_row_takes_a_body_where_the_document_has_one() {
 #[test]
 fn only_watches_and_polls_end_with_their_client() {
     let rows = ENDPOINTS.iter().filter(|row| row.ends_with_its_client).map(|row| row.operation);
-    assert_eq!(rows.collect::<Vec<_>>(), ["watch", "poll_changes"]);
+    assert_eq!(rows.collect::<Vec<_>>(), ["watch_flags", "watch", "poll_changes"]);
     let ends = |method: &str, path: &str| {
         let request = find(method, path);
         request.endpoint.is_some_and(|endpoint| endpoint.ends_with_its_client)

@@ -1,7 +1,7 @@
 //! How an operation is described: a thin layer over the builders of `utoipa`, so that an entry is short.
 //!
 //! **Invariant:** what follows from the row of an endpoint, or is the same for all, is added here and not by its entry:
-//! the parameters of its path, the headers of every response, and 500; and 401, 403 and 429 where a key is needed.
+//! the parameters of its path, the headers of every response, and 500; and 401, 403, 429 and 503 where a key is needed.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -194,8 +194,9 @@ impl OperationEntry {
         let first = names.into_iter().map(|name| RefOr::Ref(parameter(name)));
         operation.parameters = Some(first.chain(own).collect());
         if needs_key {
-            // 422 is that of `pretty`, which every response takes.
-            for status in [401, 403, 429, 422] {
+            // 422 is that of `pretty`, which every response takes, and 503 that of a node which can't know now whether the
+            // key is valid.
+            for status in [401, 403, 429, 422, 503] {
                 let refusal = || refusals::refusal(status).into();
                 operation.responses.responses.entry(status.to_string()).or_insert_with(refusal);
             }
@@ -207,6 +208,16 @@ impl OperationEntry {
             }
         }
         operation.responses.responses.insert("500".into(), refusals::refusal(500).into());
+        if row.is_ofrep {
+            // 422 is the status in other forms.
+            operation.responses.responses.remove("422");
+            for (status, response) in &mut operation.responses.responses {
+                let refused = status.parse().ok().filter(|status: &u16| *status >= 400);
+                if let Some(status) = refused {
+                    *response = refusals::of_ofrep(status).into();
+                }
+            }
+        }
         operation
     }
 }

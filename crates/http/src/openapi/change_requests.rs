@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     body::fields::schema_of,
-    change_requests::{PHASES, applied, digest_schema, edition, judged, withdrawn},
+    change_requests::{APPLY_MODES, PHASES, REVERTS, applied, digest_schema, edition, judged, withdrawn},
 };
 use concord_model::limits::Limits;
 
@@ -23,17 +23,19 @@ const TAG: &str = "change requests";
 const DIGEST: &str = "3f9a1c5e7b2d4860a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718";
 
 fn party() -> Value {
-    json!({ "key_id": "4kPq0sWc7RtZ", "person_id": "2049", "person": "ann" })
+    json!({ "key_id": "4kPq0sWc7RtZ", "name": "ann-laptop", "person_id": "2049", "person": "ann" })
 }
 
 fn change() -> Value {
     json!({
         "change_id": "7hQx2mVb9KsT", "title": "raise the limit of acme", "description": "", "phase": "open",
-        "bypass": false, "edition": 1, "digest": DIGEST, "config_definition_keys": ["prod.limits"],
-        "environment": null, "sender": party(), "attested": true, "sent_at": "2026-11-28T12:00:00.000001Z",
+        "bypass": false, "edition": 1, "digest": DIGEST, "apply": "when_approved",
+        "schedule": { "not_before": "2026-11-29T04:00:00.000000Z", "not_after": "2026-11-29T05:00:00.000000Z" },
+        "revert_after_s": 7200, "scheduled": null, "config_definition_keys": ["prod.limits"],
+        "environment": null, "environments": ["prod"], "revision": 2051, "sender": party(), "attested": true, "unattested": [], "sent_at": "2026-11-28T12:00:00.000001Z",
         "expires_at": "2026-12-28T12:00:00.000001Z", "authors": [party()], "approvals_needed": 1,
-        "approvals_counted": 0, "approved": false, "stale": null, "approvals": [], "rejections": [], "reviews": [],
-        "reviews_missing": 0, "applied": null, "closed": null, "created_at": "2026-11-28T12:00:00.000001Z",
+        "approvals_counted": 0, "approved": false, "stale": null, "waits": null, "approvals": [], "rejections": [], "reviews": [],
+        "reviews_missing": 0, "applied": null, "revert": null, "closed": null, "created_at": "2026-11-28T12:00:00.000001Z",
         "modified_at": "2026-11-28T12:00:00.000001Z",
         "operations": [{ "op": "put_config", "config_definition_key": "prod.limits", "config_key": "acme" }],
     })
@@ -59,7 +61,8 @@ fn collection() -> Vec<OperationEntry> {
     vec![
         describe(TAG, "list_change_requests", "List change requests")
             .description("Newest first; those of which the access key may read every definition. `total` counts these.")
-            .parameters(&["page", "limit", "sort_order", "search", "phase", "environment", "unreviewed"])
+            .parameters(&["page", "limit", "sort_order", "search", "phase", "environment", "unreviewed", "revert"])
+            .parameters(&["mine", "needs_me"])
             .parameters(READ_PARAMETERS)
             .success(200, "change requests found", payload("ChangeRequests", list), &[])
             .refusals(READ_REFUSALS),
@@ -67,7 +70,8 @@ fn collection() -> Vec<OperationEntry> {
             .description(
                 "The operations are those of a batch that change something, and three that are alone in their change \
                  request. They are validated now, and resolved into the data that will be stored. Nothing of them is \
-                 changed before the change request is applied.",
+                 changed before the change request is applied: by a person, or by the cluster with `when_approved` or a \
+                 `schedule`. With `revert_after_s` the cluster gives its configs back the data that they had.",
             )
             .parameters(WRITE_PARAMETERS)
             .body("NewChangeRequest", new_edition())
@@ -161,10 +165,31 @@ fn votes() -> Vec<OperationEntry> {
                 "apply_change_request",
                 "Apply a change request",
                 "All of its operations, as one entry of the log. Of two who apply it, one does; the other gets the same \
-                 response.",
+                 response. Before `schedule.not_before` it is left to the cluster, which applies it then.",
             )
             .body("AppliedDigest", json!({ "digest": DIGEST })),
             "change request applied",
+        ),
+        ends(
+            on(
+                "revert_change_request",
+                "Take a change request back",
+                "Each of its configs gets the data that it had before, as one entry; nothing if one of them was changed since. \
+                 By a person whose approval counted, or as a bypass, which others review.",
+            )
+            .parameters(&["bypass"])
+            .body("AppliedDigest", json!({ "digest": DIGEST })),
+            "change request taken back",
+        ),
+        ends(
+            on(
+                "keep_change_request",
+                "Keep what a change request has changed",
+                "The cluster was to take it back, or would have, before a restore or a recovery. Nobody takes it back any more. \
+                 By a person whose approval counted.",
+            )
+            .body("Judgement", judged()),
+            "change kept",
         ),
         ends(
             on("withdraw_change_request", "Withdraw a change request", "By an author or an approver.")
@@ -235,12 +260,41 @@ fn preview() -> ObjectBuilder {
 /// The members that name somebody.
 fn party_fields() -> Vec<SchemaField> {
     let text_or_null = || RefOr::from(Schema::from(nullable(Type::String)));
-    vec![("key_id", text().into()), ("person_id", text_or_null()), ("person", text_or_null())]
+    vec![
+        ("key_id", text().into()),
+        ("name", text_or_null()),
+        ("person_id", text_or_null()),
+        ("person", text_or_null()),
+    ]
 }
 
 /// Somebody.
 fn party_schema() -> RefOr<Schema> {
     closed(party_fields(), Vec::new()).into()
+}
+
+/// Why the cluster could not do it, the window, who left it to the cluster, and whether it is taken back.
+fn time_schemas() -> (ObjectBuilder, ObjectBuilder, ObjectBuilder, ObjectBuilder) {
+    let error = || open(vec![("code", text().into()), ("msg", text().into())], Vec::new());
+    let schedule = open(vec![("not_before", time().into()), ("not_after", time().into())], Vec::new());
+    let scheduled = open(vec![("at", time().into()), ("by", party_schema())], Vec::new());
+    let text_or_null = || RefOr::from(Schema::from(nullable(Type::String)));
+    let revert = open(
+        vec![
+            ("state", text().enum_values(Some(REVERTS)).into()),
+            ("due_at", text_or_null()),
+            ("possible_until", text_or_null()),
+            ("revision", nullable(Type::Integer).into()),
+            ("at", text_or_null()),
+            ("by", null_or(party_schema())),
+            ("bypass", boolean().into()),
+            ("error", null_or(error())),
+            ("stale", text_or_null()),
+            ("comment", text_or_null()),
+        ],
+        Vec::new(),
+    );
+    (error(), schedule, scheduled, revert)
 }
 
 /// The payloads of its answers.
@@ -251,22 +305,34 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
             vec![("at", time().into()), ("comment", text().into()), ("redacted", boolean().into())];
         open([party_fields(), own, more].concat(), Vec::new())
     };
+    let waits = open(
+        vec![
+            ("for", text().enum_values(Some(["freeze", "schedule", "cluster"])).into()),
+            ("environment", text_or_null()),
+            ("since", text_or_null()),
+            ("until", text_or_null()),
+        ],
+        Vec::new(),
+    );
     let counts = boolean().description(Some("whether the key exists and is attested as it was then"));
     let applied = open(
         vec![
             ("revision", integer(1).into()),
             ("at", time().into()),
-            ("by", party_schema()),
+            ("by", null_or(party_schema())),
+            ("scheduled_by", null_or(party_schema())),
             ("approved_by", list_of(party_schema())),
         ],
         Vec::new(),
     );
+    let (error, schedule, scheduled, revert) = time_schemas();
     let closed = open(
         vec![
-            ("reason", text().enum_values(Some(["withdrawn", "expired", "restored"])).into()),
+            ("reason", text().enum_values(Some(["withdrawn", "expired", "restored", "failed"])).into()),
             ("at", time().into()),
             ("by", null_or(party_schema())),
             ("comment", text().into()),
+            ("error", null_or(error)),
         ],
         Vec::new(),
     );
@@ -279,10 +345,16 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("bypass", boolean().into()),
         ("edition", integer(1).into()),
         ("digest", digest_schema().into()),
+        ("apply", text().enum_values(Some(APPLY_MODES)).into()),
+        ("schedule", null_or(schedule)),
+        ("revert_after_s", nullable(Type::Integer).into()),
+        ("scheduled", null_or(scheduled)),
         ("config_definition_keys", list_of(text())),
         ("environment", text_or_null()),
+        ("environments", list_of(text())),
         ("sender", party_schema()),
         ("attested", boolean().description(Some("whether the sender's key was attested")).into()),
+        ("unattested", list_of(party_schema())),
         ("sent_at", time().into()),
         ("expires_at", text_or_null()),
         ("authors", list_of(party_schema())),
@@ -290,14 +362,17 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("approvals_counted", integer(0).into()),
         ("approved", boolean().into()),
         ("stale", nullable(Type::String).description(Some("why it must be rebased; null otherwise")).into()),
+        ("waits", null_or(waits)),
         ("approvals", list_of(vote(vec![("counts", counts.into())]))),
         ("rejections", list_of(vote(Vec::new()))),
         ("reviews", list_of(vote(Vec::new()))),
         ("reviews_missing", integer(0).into()),
         ("applied", null_or(applied)),
+        ("revert", null_or(revert)),
         ("closed", null_or(closed)),
         ("created_at", time().into()),
         ("modified_at", time().into()),
+        ("revision", integer(1).description(Some("of its record, as in its `ETag`")).into()),
     ];
     let optional: Vec<SchemaField> = vec![("operations", list_of(operation)), ("preview", preview().into())];
     vec![("ChangeRequest", open(own, optional).into()), ("ChangeRequests", page("ChangeRequest").into())]

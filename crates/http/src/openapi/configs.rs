@@ -36,6 +36,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let names = json!({ "config_definition_key": "app", "config_key": "prod" });
     let dry_run = ["X-Concord-Dry-Run", "Warning"];
+    let deletion = [&dry_run[..], &["X-Concord-Write-Revision"]].concat();
     let updated = [RECORD_HEADERS, &dry_run, &[REDACTED]].concat();
     let created = [&["Location"], &*updated].concat();
     let mut operations = vec![
@@ -86,7 +87,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         describe("configs", "delete_config", "Delete a config")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
-            .success(200, "config deleted", payload("ConfigIdentity", names), &dry_run)
+            .success(200, "config deleted", payload("ConfigIdentity", names), &deletion)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412]),
     ];

@@ -50,7 +50,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         "configs": 200, "bytes": 61_400,
     }], "meta": { "total": 1 } });
     let (dry_run, building) = (["X-Concord-Dry-Run", "Warning"], ["X-Concord-Index-Building"]);
-    let deletion = ["X-Concord-Dry-Run", "Warning", "X-Concord-Deletion"];
+    let deletion = ["X-Concord-Dry-Run", "Warning", "X-Concord-Deletion", "X-Concord-Write-Revision"];
     let created = [&["Location"], RECORD_HEADERS, &dry_run].concat();
     let updated = [RECORD_HEADERS, &dry_run, &building].concat();
     let unchanged = [RECORD_HEADERS, &building].concat();
@@ -66,7 +66,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         describe(TAG, "list_definitions", "List definitions")
             .description("With `revision`, the list as it was at that revision.")
             .parameters(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor", "include"])
-            .parameters(&["list_revision"])
+            .parameters(&["list_revision", "definition_patterns"])
             .parameters(READ_PARAMETERS)
             .success(200, "config definitions found", payload("DefinitionPage", page), &[&["Link"], CODED].concat())
             .refusals(READ_REFUSALS)
@@ -112,6 +112,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                 "Those whose deletion can be undone, and that the access key may read; the last deletion first. One key \
                  can be there several times.",
             )
+            .parameters(&["definition_patterns"])
             .parameters(READ_PARAMETERS)
             .success(200, "deleted definitions found", payload("DeletedDefinitions", deleted), &[])
             .refusals(READ_REFUSALS),

@@ -20,7 +20,7 @@ const TAG: &str = "environments";
 
 fn environment() -> Value {
     json!({
-        "environment": "prod", "direct": "allow", "approvals": 0,
+        "environment": "prod", "direct": "allow", "approvals": 0, "approvers": null,
         "freeze": [{
             "from": "2026-12-23T12:00:00.000000Z", "until": "2027-01-02T08:00:00.000000Z",
             "reason": "end of the year", "by": "root", "active": false,
@@ -46,7 +46,11 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(200, "environments found", payload("Environments", list), &[])
             .refusals(READ_REFUSALS),
         describe(TAG, "get_environment", "Get an environment")
-            .description("`frozen_until` is null unless a freeze refuses changes now.")
+            .description(
+                "`frozen_until` is null unless a freeze refuses changes now. `approvers` is the number of persons who \
+                 could approve every change of the environment; null if no approval is needed, or if the access key may \
+                 not change its rules.",
+            )
             .parameters(READ_PARAMETERS)
             .success(200, "environment found", payload("Environment", environment()), RECORD_HEADERS)
             .refusals(READ_REFUSALS)
@@ -98,6 +102,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
     );
     let frozen =
         nullable(Type::String).description(Some("until when changes are rejected now; null if they are not"));
+    let approvers = nullable(Type::Integer).description(Some("how many persons could approve every change"));
     let own: Vec<SchemaField> = vec![
         ("environment", text().into()),
         ("direct", direct().into()),
@@ -110,7 +115,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
     let meta = closed(vec![("total", integer(0).into())], Vec::new());
     let results = ArrayBuilder::new().items(reference("Environment"));
     vec![
-        ("Environment", open(own, Vec::new()).into()),
+        ("Environment", open(own, vec![("approvers", approvers.into())]).into()),
         ("Environments", open(vec![("results", results.into()), ("meta", meta.into())], Vec::new()).into()),
         ("EnvironmentName", closed(vec![("environment", text().into())], Vec::new()).into()),
     ]

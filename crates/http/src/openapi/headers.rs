@@ -20,7 +20,9 @@ const STANDARD: [&str; 3] = ["X-Request-ID", "X-Concord-Node", REVISION];
 /// A response with these headers and the standard ones.
 pub(super) fn with_headers(mut response: ResponseBuilder, headers: &[&str]) -> ResponseBuilder {
     for name in STANDARD.iter().chain(headers) {
-        response = response.header_ref(*name, Ref::new(format!("#/components/headers/{name}")));
+        // A header that has another meaning in some responses has a component for it.
+        let (name, component) = name.split_once(" = ").unwrap_or((name, name));
+        response = response.header_ref(name, Ref::new(format!("#/components/headers/{component}")));
     }
     response
 }
@@ -50,6 +52,7 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             number(),
         ),
         ("ETag", "The revision of the record, for `If-Match`.", text().pattern(Some("^\"[0-9]+\"$"))),
+        ("BodyTag", "A hash of the body, for `If-None-Match`.", text().pattern(Some("^\"[0-9a-f]{32}\"$"))),
         ("Last-Modified", "When the record was last changed, to the second.", text()),
         ("Location", "The path of the new resource.", text().pattern(Some("^/"))),
         (
@@ -73,6 +76,7 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             "Whether the deleted definition is kept, so that the deletion can be undone.",
             text().enum_values(Some(["kept", "final"])),
         ),
+        ("X-Concord-Write-Revision", "The revision of the deletion.", number()),
         ("X-Concord-Breaking-Configs", "How many configs do not fit the schema.", number()),
         (
             "X-Concord-Redacted",

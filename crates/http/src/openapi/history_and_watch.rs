@@ -10,11 +10,11 @@ use super::{
     },
     configs,
     schemas::{
-        NamedSchema, any_value, closed, example_schema, integer, json_object, key, nullable, paths, text,
-        time,
+        NamedSchema, SchemaField, any_value, boolean, closed, example_schema, integer, json_object, key,
+        nullable, paths, text, time,
     },
 };
-use crate::{body::fields::schema_of, history::RollbackBody};
+use crate::{body::fields::schema_of, change_requests::digest_schema, history::RollbackBody};
 use concord_model::limits::Limits;
 
 const TAG: &str = "history";
@@ -31,6 +31,10 @@ data before the change, null for a new one (and `prev_redacted`, as `redacted`).
 `revision`, `definitions`, `configs`, and `complete`, which is true in the last part. `heartbeat` has the `revision` \
 up to which all changes were sent. A config with secret values that the key may not see has \
 `redacted`, their places as in the header `X-Concord-Redacted`. `error` has the body of a refusal, and ends the stream.\n\n\
+With `change_requests=true` the changes are those of the change requests that the key may read. Their `type` says what \
+happened: `change_request_created`, `_edited`, `_approved`, `_rejected`, `_scheduled`, `_applied`, `_reverted`, `_revert_failed`, `_kept`, `_closed`, `_held`, `_bypassed`, \
+`_reviewed`, `_updated`. `change_request_hidden` says that a new edition changes what the key may not read, and \
+`change_request_dropped` that an old one is no longer kept; both have the `change_id` alone.\n\n\
 Any other parameter filters configs as in a list of configs; this needs exactly one `definition`, which exists and is \
 no pattern. HEAD is refused, because a stream has no length.";
 
@@ -112,6 +116,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                 "from",
                 "initial",
                 "prev",
+                "change_requests",
                 "search",
                 "filters",
                 "Last-Event-ID",
@@ -127,7 +132,8 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .refusals(&[404, 409, 410, 429]),
         describe("watch", "poll_changes", "Wait for changes")
             .description(POLL_DESCRIPTION)
-            .parameters(&["definition", "watched_config", "from", "wait", "prev", "search", "filters"])
+            .parameters(&["definition", "watched_config", "from", "wait", "prev", "change_requests"])
+            .parameters(&["search", "filters"])
             .parameters(&["latest", "changes_before", "changes_since", "changes_by"])
             .parameters(READ_PARAMETERS)
             .success(200, "changes found", payload("Changes", example_changes()), POLL_HEADERS)
@@ -169,12 +175,29 @@ fn polled(limits: &Limits) -> ObjectBuilder {
         "definition_created",
         "definition_updated",
         "definition_deleted",
+        "change_request_created",
+        "change_request_edited",
+        "change_request_approved",
+        "change_request_rejected",
+        "change_request_scheduled",
+        "change_request_applied",
+        "change_request_reverted",
+        "change_request_revert_failed",
+        "change_request_kept",
+        "change_request_closed",
+        "change_request_held",
+        "change_request_bypassed",
+        "change_request_reviewed",
+        "change_request_updated",
+        "change_request_hidden",
+        "change_request_dropped",
     ];
     let places = |about| ArrayBuilder::new().items(text()).description(Some(about));
     let data = |about| any_value().description(Some(about));
     let change = closed(
-        vec![("type", text().enum_values(Some(kinds)).into()), ("config_definition_key", key().into())],
+        vec![("type", text().enum_values(Some(kinds)).into())],
         vec![
+            ("config_definition_key", key().description(Some("absent in those of change requests")).into()),
             ("config_key", key().into()),
             ("data", data("the config after the change").into()),
             ("prev", data("the config before the change").into()),
@@ -185,17 +208,30 @@ fn polled(limits: &Limits) -> ObjectBuilder {
             ("created_at", time().into()),
             ("modified_at", time().into()),
             ("count", integer(0).description(Some("the configs that went with a definition")).into()),
+            (
+                "change_id",
+                text().description(Some("the change request; with it the following members")).into(),
+            ),
+            ("title", text().into()),
+            ("phase", text().into()),
+            ("bypass", ObjectBuilder::new().schema_type(Type::Boolean).into()),
+            ("edition", integer(1).into()),
+            ("digest", digest_schema().into()),
+            ("environments", ArrayBuilder::new().items(text()).into()),
+            ("by", any_value().description(Some("who did it; null for the cluster")).into()),
+            ("comment", text().into()),
+            ("closed_reason", nullable(Type::String).into()),
         ],
     );
     let event = closed(
         vec![
             ("revision", integer(1).into()),
             ("at", time().into()),
-            ("by", text().into()),
+            ("by", nullable(Type::String).into()),
             ("reason", nullable(Type::String).into()),
             ("changes", ArrayBuilder::new().items(change).into()),
         ],
-        Vec::new(),
+        author_fields(),
     );
     let from = integer(0).description(Some("the `from` to go on with"));
     let before = nullable(Type::Integer).description(Some("with `latest`: `before` of the next page"));
@@ -204,6 +240,17 @@ fn polled(limits: &Limits) -> ObjectBuilder {
         vec![("events", ArrayBuilder::new().items(event).into()), ("from", from.into())],
         vec![("next_before", before.into()), ("floor", oldest.into())],
     )
+}
+
+/// Members of a change that a key has which may know them.
+fn author_fields() -> Vec<SchemaField> {
+    vec![
+        ("by_name", text().description(Some("the name of the access key; not in watches")).into()),
+        ("by_person", text().description(Some("the label of its person; not in watches")).into()),
+        ("change_id", text().description(Some("the change request that it was")).into()),
+        ("change_title", text().into()),
+        ("change_reverted", boolean().into()),
+    ]
 }
 
 /// A page of changes whose records have such data.
@@ -218,7 +265,7 @@ fn changes(data: ObjectBuilder) -> ObjectBuilder {
             ("reason", nullable(Type::String).description(Some("the `X-Change-Reason`")).into()),
             ("data", data.into()),
         ],
-        Vec::new(),
+        author_fields(),
     );
     let before =
         nullable(Type::Integer).description(Some("`before` of the next page; null when there is none"));

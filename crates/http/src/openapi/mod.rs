@@ -4,6 +4,7 @@
 //! |---|---|
 //! | operations on definitions, schemas, unique paths, indexes | `definitions` |
 //! | operations on configs | `configs` |
+//! | feature flags | `flags` |
 //! | patches and batches | `batch_and_patch` |
 //! | history, rollback and watches | `history_and_watch` |
 //! | access keys and the audit log | `access_keys` |
@@ -32,6 +33,7 @@ mod cluster;
 mod configs;
 mod definitions;
 mod environments;
+mod flags;
 mod headers;
 mod history_and_watch;
 mod parameters;
@@ -54,10 +56,11 @@ use super::endpoints;
 use concord_model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
-const TAGS: [(&str, &str); 11] = [
+const TAGS: [(&str, &str); 12] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
     ("batch", "Several writes, applied atomically."),
+    ("flags", "Feature flags, evaluated by OFREP, and the document that flagd fetches."),
     ("history", "Earlier revisions, the author and reason of each change, rollback."),
     ("watch", "Changes as a stream of events."),
     ("environments", "Parts of the definitions with rules for their changes: freezes."),
@@ -85,6 +88,7 @@ pub fn document(limits: &Limits) -> OpenApi {
     let entries = [
         definitions::operations(),
         configs::operations(),
+        flags::operations(),
         batch_and_patch::operations(),
         history_and_watch::operations(),
         environments::operations(),
@@ -128,6 +132,7 @@ fn components(limits: &Limits) -> Components {
     let requests = [
         definitions::requests(limits),
         configs::requests(limits),
+        flags::requests(),
         batch_and_patch::requests(limits),
         history_and_watch::requests(limits),
         environments::requests(limits),

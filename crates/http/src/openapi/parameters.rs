@@ -47,6 +47,7 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
     let path = |name, about, schema: ObjectBuilder| (name, parameter(name, ParameterIn::Path, about, schema));
     vec![
         path("config_definition_key", "The definition's key.", key().examples([json!("app")])),
+        path("flag", "The flag's key: that of its config.", key().examples([json!("new-checkout")])),
         path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
         path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
@@ -109,6 +110,11 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
         plain("prev", "`true` returns the data of configs before each change, too.", flag()),
         plain(
+            "change_requests",
+            "`true` returns the changes of change requests in place of those of records. No other parameter says which.",
+            flag(),
+        ),
+        plain(
             "wait",
             "Seconds to wait for a change.",
             integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
@@ -143,6 +149,7 @@ fn audit_and_change_parameters() -> Vec<(&'static str, Parameter)> {
             text().into(),
         ),
         plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
+        plain("ticket", "The ticket of `eventStreams`, in place of the header `Authorization`.", text()),
         plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
         plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),
         plain(
@@ -165,7 +172,7 @@ fn audit_and_change_parameters() -> Vec<(&'static str, Parameter)> {
         query(
             "changes_by",
             "by",
-            "With `latest`: only changes with the access key of this id.",
+            "With `latest`: only changes of this author: the id or the name of an access key, or the label of its person.",
             text().into(),
         ),
     ]
@@ -198,6 +205,17 @@ fn change_request_parameters() -> Vec<(&'static str, Parameter)> {
         ),
         plain("environment", "Only change requests for which the rules of this environment count.", text()),
         plain("unreviewed", "`true`: only bypasses that wait for a review.", flag()),
+        plain("mine", "`true`: only those of which the client has sent an edition.", flag()),
+        plain(
+            "needs_me",
+            "`true`: only those that wait for a vote which the client may give and has not given.",
+            flag(),
+        ),
+        plain(
+            "revert",
+            "Only applied change requests whose revert is in this state.",
+            text().enum_values(Some(crate::change_requests::REVERTS)),
+        ),
     ]
 }
 

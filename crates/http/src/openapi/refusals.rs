@@ -149,6 +149,20 @@ pub(super) fn refusal_with(status: u16, headers: &[&str]) -> Response {
     response(find(status), headers)
 }
 
+/// The rejection with a status, in the form of OFREP.
+pub(super) fn of_ofrep(status: u16) -> Response {
+    // What is 422 in other forms is 400 in this one.
+    let DocumentedRefusal { about, headers, .. } = find(if status == 400 { 422 } else { status });
+    let example = json!({ "key": "new-checkout", "errorCode": "GENERAL", "errorDetails": about });
+    let content = ContentBuilder::new().schema(Some(reference("FlagFailure"))).example(Some(example)).build();
+    let response = ResponseBuilder::new().description(*about).content("application/json", content);
+    let mut response = with_headers(response, headers).build();
+    if status == 401 {
+        without_key(&mut response);
+    }
+    response
+}
+
 /// Adds all rejections and their bodies to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder) -> ComponentsBuilder {
     for refusal in &REFUSALS {

@@ -39,8 +39,8 @@ use super::{
     decision::{self, PendingDecision},
     endpoints::{Handler, Matched, OpenCall, TABLE},
     extract::{AuthenticatedCall, MatchedRequest, ReadRequest},
-    pretty, quota,
-    reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number},
+    flags, pretty, quota,
+    reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number, ofrep::OfrepForm},
     server::{Answerer, boxed},
     usage::{CountedRequest, measured},
     weight,
@@ -123,8 +123,13 @@ impl Api {
         let begun = self.times.begin(request.method(), &matched);
         let id = request_id(request.headers());
         let is_open = matched.is_open(request.method(), request.uri().path());
+        let ticket = access::ticket_of(&matched, request.uri(), request.headers());
         let access = if is_open {
             Ok(RequestAccess::Public)
+        } else if let Some(ticket) = ticket {
+            let definition = matched.definition(request.uri());
+            access::authenticate_ticket(service, request.extensions(), &definition, &ticket)
+                .map_err(|response| *response)
         } else {
             access::authenticate(service, request.headers(), request.extensions()).await
         };
@@ -135,7 +140,7 @@ impl Api {
             ),
             Err(response) => {
                 decision::note_failed_credential(service, &request, &matched, &id, response.status());
-                (false, response)
+                (false, in_form(response, flags::form_of(&matched, request.uri())).await)
             }
         };
         let response = self.with_standard_headers(id, is_authenticated, response);
@@ -151,6 +156,7 @@ impl Api {
         let counted = CountedRequest::begin(&self.service, principal, &asked);
         let pending = decision::begin(&self.service, &asked, id, principal);
         let admitted = quota::admit(&self.service, principal, &asked);
+        let form = flags::form_of(&asked.matched, asked.uri());
         let answered = match admitted {
             Err(exceeded) => quota::refused(&exceeded),
             Ok(admitted) => {
@@ -164,6 +170,8 @@ impl Api {
                 }
             }
         };
+        // Before the line of the audit log, which has the status that is sent.
+        let answered = in_form(answered, form).await;
         let answered = counted.answered(answered);
         match pending {
             None => answered,
@@ -289,6 +297,15 @@ impl Api {
             headers.remove(STATE_REVISION);
         }
         response
+    }
+}
+
+/// A response in the form of its endpoint.
+async fn in_form(response: Response, form: Option<OfrepForm>) -> Response {
+    match form {
+        None => response,
+        // Boxed: few requests need it, and every request would have its space.
+        Some(form) => boxed(|| form.of(response)).await,
     }
 }
 

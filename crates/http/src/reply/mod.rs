@@ -6,10 +6,12 @@
 //! | where is | file |
 //! |---|---|
 //! | status, type and texts of each rejection | `refusal` |
+//! | responses of OFREP | `ofrep` |
 //!
 //! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
 //! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the client.
 
+pub(super) mod ofrep;
 mod refusal;
 
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
@@ -58,6 +60,8 @@ pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 /// The header with the number of configs that do not fit a schema.
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
 /// The header with whether a deleted definition is kept, so that the deletion can be undone.
+/// The revision of a write that leaves no record to carry it.
+const WRITE_REVISION: HeaderName = HeaderName::from_static("x-concord-write-revision");
 const DELETION: HeaderName = HeaderName::from_static("x-concord-deletion");
 /// The header of a response to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
@@ -296,6 +300,15 @@ impl Reply {
         let StoredChange { change, written } = stored;
         let reply = self.record_version(change.revision, change.modified_at).no_store();
         Self { written: Some(written.applied.revision), ..reply.state_revision(written.revision) }
+    }
+
+    /// The headers of a deletion: its own revision, which no record has, and that of the state.
+    pub(super) fn for_deletion(self, written: &DecidedWrite) -> Self {
+        let reply = self.for_write_without_record(written);
+        if written.dry_run {
+            return reply;
+        }
+        reply.header(WRITE_REVISION, &written.applied.revision.to_string())
     }
 
     /// The headers of a write that leaves no single record: the revision of the state alone.

@@ -99,7 +99,7 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => {
                 (StatusCode::PRECONDITION_FAILED, "precondition_failed")
             }
-            Rejection::RequestReused | Rejection::ChangeTooLarge(_) => INVALID,
+            Rejection::RequestReused | Rejection::ChangeTooLarge(_) | Rejection::NotRevertible(_) => INVALID,
             Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
             Rejection::KeyNotFound
             | Rejection::EnvironmentNotFound
@@ -113,6 +113,7 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             | Rejection::NoKeyForKeys
             | Rejection::ChangeRequired { .. }
             | Rejection::EnvironmentFrozen { .. }
+            | Rejection::FreezeLeft { .. }
             | Rejection::TooManyEnvironments
             | Rejection::NotAttestable(_)
             | Rejection::ChangeExists
@@ -121,9 +122,11 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             | Rejection::ChangeDigest
             | Rejection::NotApproved { .. }
             | Rejection::EditionRejected
+            | Rejection::ChangeNotDue(_)
+            | Rejection::SenderEnded
             | Rejection::TooManyChanges(_)
             | Rejection::TooManyPersons => (StatusCode::CONFLICT, "conflict_error"),
-            Rejection::KeyNotAttested | Rejection::OwnKey | Rejection::OwnChange => {
+            Rejection::KeyNotAttested | Rejection::OwnKey | Rejection::OwnChange | Rejection::NotApprover => {
                 (StatusCode::FORBIDDEN, "forbidden_error")
             }
             Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {

@@ -166,6 +166,15 @@ pub struct Attester {
     pub person: PersonId,
 }
 
+/// The confirmation by the first of two persons.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HalfAttestation {
+    /// Its revision.
+    pub at: Revision,
+    /// Who gave it.
+    pub by: Attester,
+}
+
 /// An access key as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessKey {
@@ -185,7 +194,7 @@ pub struct AccessKey {
     pub created_by: String,
     /// When it was last changed or rotated.
     pub modified_at: Timestamp,
-    /// The revision of its last change or rotation: its `ETag`.
+    /// The revision of its last change or rotation: of its terms and secrets, which is what an attestation names.
     pub revision: Revision,
     /// The texts that are accepted, newest last; at most [`SECRETS_MAX`].
     pub secrets: Vec<KeySecret>,
@@ -197,7 +206,7 @@ pub struct AccessKey {
     /// must be able to attest the same revision.
     pub attestation: Option<Attestation>,
     /// The first of the two persons who must attest it. It counts for this revision of the key.
-    pub half_attested: Option<Attester>,
+    pub half_attested: Option<HalfAttestation>,
 }
 
 /// Secrets of a key that are valid at the same time: the newest, and the previous one during its grace period.
@@ -229,10 +238,19 @@ impl AccessKey {
         self.secrets.iter().all(|secret| secret.is_own || secret.until.is_some_and(|end| end <= now))
     }
 
+    /// The revision of the last of its changes, rotations and attestations: its `ETag`.
+    #[must_use]
+    pub fn tag(&self) -> Revision {
+        let attested = self.attestation.as_ref().map(|attestation| attestation.at);
+        let half = self.half_attested.as_ref().map(|half| half.at);
+        self.revision.max(attested.max(half).unwrap_or_default())
+    }
+
     /// All persons that it names.
     pub fn persons(&self) -> impl Iterator<Item = PersonId> {
         let attesters = self.attestation.iter().flat_map(|attestation| attestation.by.persons());
-        self.person.into_iter().chain(attesters.chain(&self.half_attested).map(|attester| attester.person))
+        let half = self.half_attested.iter().map(|half| &half.by);
+        self.person.into_iter().chain(attesters.chain(half).map(|attester| attester.person))
     }
 
     /// Whether it depends on the time what the key is accepted for.

@@ -34,6 +34,10 @@ impl fmt::Display for SystemCommand {
                     ChangeAction::Edit { .. } => "edit",
                     ChangeAction::Vote(_) => "vote on",
                     ChangeAction::Withdraw { .. } => "withdraw",
+                    ChangeAction::Schedule { .. } => "schedule",
+                    ChangeAction::Fail { .. } => "fail",
+                    ChangeAction::FailRevert { .. } => "fail the revert of",
+                    ChangeAction::Keep { .. } => "keep what was changed by",
                 };
                 write!(f, "{verb} change request {id}")
             }

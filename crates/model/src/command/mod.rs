@@ -31,7 +31,7 @@ use super::{
     record::{DeletedId, IndexEntries, Revision},
     schema::StoredSchema,
     system::{
-        change::{ChangeId, NewEdition, NewVote},
+        change::{ChangeDigest, ChangeId, Failure, NewEdition, NewVote},
         environment::{Environment, EnvironmentName},
         person::PersonLabel,
     },
@@ -225,8 +225,8 @@ pub enum SystemCommand {
         /// What is done.
         action: ChangeAction,
     },
-    /// Closes change requests whose edition is too old, and drops the oldest closed ones; proposed by the leader itself.
-    /// An entry does a bounded number of them.
+    /// Closes change requests whose edition is too old or whose window is over, and drops what is kept no longer: the oldest
+    /// closed ones, and what configs were before; proposed by the leader itself. An entry does a bounded number of them.
     SweepChanges {
         /// The time that all clocks of a majority have passed.
         now: Timestamp,
@@ -256,6 +256,51 @@ pub enum ChangeAction {
         /// Why.
         comment: String,
     },
+    /// Leaves it to the cluster to apply it in its window.
+    Schedule {
+        /// The current edition.
+        edition: u32,
+        /// Its digest.
+        digest: ChangeDigest,
+    },
+    /// Closes it, because the cluster could not apply it; proposed by the leader itself when it is due.
+    Fail {
+        /// The current edition.
+        edition: u32,
+        /// Why.
+        failure: Failure,
+    },
+    /// Notes that the cluster can't take it back; proposed by the leader itself when it is due.
+    FailRevert {
+        /// The edition that was applied.
+        edition: u32,
+        /// Why.
+        failure: Failure,
+    },
+    /// Keeps what it has changed: nobody takes it back any more.
+    Keep {
+        /// The edition that was applied.
+        edition: u32,
+        /// Its digest.
+        digest: ChangeDigest,
+        /// Why.
+        comment: String,
+    },
+}
+
+impl ChangeAction {
+    /// Whether the cluster does it itself, in nobody's name.
+    fn is_of_the_cluster(&self) -> bool {
+        match self {
+            Self::Fail { .. } | Self::FailRevert { .. } => true,
+            Self::Create(_)
+            | Self::Edit { .. }
+            | Self::Vote(_)
+            | Self::Withdraw { .. }
+            | Self::Schedule { .. }
+            | Self::Keep { .. } => false,
+        }
+    }
 }
 
 /// A change of the rules of an environment.
@@ -435,7 +480,8 @@ impl SystemCommand {
     fn is_of_the_cluster(&self) -> bool {
         match self {
             Self::SweepChanges { .. } | Self::HoldChanges => true,
-            Self::PutEnvironment { .. } | Self::DeleteEnvironment { .. } | Self::Change { .. } => false,
+            Self::PutEnvironment { .. } | Self::DeleteEnvironment { .. } => false,
+            Self::Change { action, .. } => action.is_of_the_cluster(),
         }
     }
 }

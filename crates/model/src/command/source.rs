@@ -28,6 +28,8 @@ pub enum Source {
     Change(ChangeUse),
     /// A direct write that passes the rules of environments, and makes the record of an applied change request.
     Bypass(Box<Bypass>),
+    /// A change request, which is taken back.
+    Revert(RevertUse),
 }
 
 /// The edition of a change request that is applied.
@@ -39,6 +41,18 @@ pub struct ChangeUse {
     pub edition: u32,
     /// The digest that the command has.
     pub digest: ChangeDigest,
+}
+
+/// The edition of a change request that is taken back. The command writes what the configs were before, in the order of
+/// [`Content::bases`](crate::system::change::Content::bases).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevertUse {
+    /// The change request.
+    pub id: ChangeId,
+    /// The edition that was applied.
+    pub edition: u32,
+    /// Whether somebody does it who has not approved it: others review that.
+    pub is_bypass: bool,
 }
 
 /// A write that passes the rules. Its reason is that of the proposal.

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`Change`] | who wants to change what, who approved it, what became of it | for a while after it is closed |
 //! | [`Content`] | the operations of the current edition | until it is closed |
+//! | [`Content`] of an applied one | what the configs were before, so that it can be taken back | until it can't be any more |
 //!
 //! **Invariant:** the leader names an action and the log makes the record, from what the state knows of the author and of
 //! their key. So no proposal can contain an approval of somebody else.
@@ -18,6 +19,7 @@ use crate::{
     command::source::Guard,
     encoding,
     key::Key,
+    limits::EDITION_AGE_US_MAX,
     record::Revision,
     time::Timestamp,
 };
@@ -56,6 +58,12 @@ impl ChangeId {
     #[must_use]
     pub fn content_name(&self, edition: u32) -> Key {
         Key::parse(&format!("{}-{edition}", self.0)).expect("an id, a dash and digits are a key")
+    }
+
+    /// The name of the record that has what the configs were before an edition was applied.
+    #[must_use]
+    pub fn before_name(&self, edition: u32) -> Key {
+        Key::parse(&format!("{}-{edition}-before", self.0)).expect("an id, dashes and a number are a key")
     }
 }
 
@@ -130,6 +138,44 @@ pub enum Scope {
     Environment(EnvironmentName),
 }
 
+/// Who applies an edition once it is approved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ApplyMode {
+    /// A person, who may do it at once or leave it to the cluster for a time.
+    #[default]
+    Manual,
+    /// The cluster, as soon as it may.
+    WhenApproved,
+}
+
+/// When an edition may be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Not before this time.
+    pub not_before: Timestamp,
+    /// Not at this time or later.
+    pub not_after: Timestamp,
+}
+
+impl Window {
+    /// Whether a change that takes this time, from its first to its last moment, lies in it.
+    #[must_use]
+    pub fn has(&self, first: Timestamp, last: Timestamp) -> bool {
+        self.not_before <= first && last < self.not_after
+    }
+}
+
+/// When an edition is applied and taken back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timing {
+    /// By whom it is applied.
+    pub apply: ApplyMode,
+    /// When it may be applied; `None` for at any time.
+    pub window: Option<Window>,
+    /// The cluster takes it back so many seconds after it was applied.
+    pub revert_after_s: Option<u32>,
+}
+
 /// One version of a change request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edition {
@@ -145,8 +191,11 @@ pub struct Edition {
     pub is_attested: bool,
     /// When it was sent.
     pub sent_at: Timestamp,
-    /// The bytes that it takes, about: its content, and its part of the record. 0 for a bypass, which has no content.
+    /// The bytes that it takes, about: its content, its part of the record, and what the cluster will need to take it back.
+    /// 0 for a bypass, which has no content.
     pub content_bytes: u64,
+    /// When it is applied and taken back.
+    pub timing: Timing,
 }
 
 /// What somebody says of an edition.
@@ -181,8 +230,17 @@ pub struct Vote {
     pub at: Timestamp,
 }
 
+/// Why the cluster could not do what a change request asks of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// In a word.
+    pub code: String,
+    /// For a person.
+    pub text: String,
+}
+
 /// Why a change request ended without having been applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CloseReason {
     /// An author or an approver took it back.
     Withdrawn,
@@ -190,6 +248,8 @@ pub enum CloseReason {
     Expired,
     /// A restored cluster has no content of its edition.
     Restored,
+    /// The cluster could not apply it.
+    Failed(Failure),
 }
 
 /// How a change request was applied.
@@ -214,10 +274,12 @@ pub enum Phase {
         revision: Revision,
         /// When.
         at: Timestamp,
-        /// Who applied it.
-        by: Party,
+        /// Who applied it; `None` when the cluster did.
+        by: Option<Party>,
         /// By what right.
         with: AppliedWith,
+        /// Who left it to the cluster to apply it in its window.
+        scheduled_by: Option<Party>,
     },
     /// It ended otherwise.
     Closed {
@@ -230,6 +292,106 @@ pub enum Phase {
         /// What they wrote.
         comment: String,
     },
+    /// The cluster applies it in its window.
+    Scheduled {
+        /// Who has left it to the cluster.
+        by: Party,
+        /// When they did.
+        at: Timestamp,
+    },
+}
+
+/// Who has taken a change request back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RevertedBy {
+    /// The cluster, at the time that the edition names.
+    Cluster,
+    /// A person whose approval counted.
+    Approver(Party),
+    /// Somebody who passed the rules.
+    Bypass {
+        /// Who.
+        by: Party,
+        /// Whether their key was attested then.
+        is_attested: bool,
+    },
+}
+
+/// What becomes of a change request after it was applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Revert {
+    /// A person may take it back.
+    ByHand {
+        /// Before this time.
+        until: Timestamp,
+        /// The bytes of what the configs were before.
+        bytes: u64,
+    },
+    /// The cluster takes it back. Until then a person may.
+    Armed {
+        /// At this time, or later.
+        due: Timestamp,
+        /// The bytes of what the configs were before.
+        bytes: u64,
+    },
+    /// A restore or a recovery was in between: only a person takes it back.
+    Held {
+        /// When the cluster would have done it.
+        due: Timestamp,
+        /// The bytes of what the configs were before.
+        bytes: u64,
+    },
+    /// It was taken back.
+    Done {
+        /// The revision of all of its records.
+        revision: Revision,
+        /// When.
+        at: Timestamp,
+        /// Who did it.
+        by: RevertedBy,
+    },
+    /// The cluster could not take it back.
+    Failed {
+        /// When it found out.
+        at: Timestamp,
+        /// Why.
+        failure: Failure,
+    },
+    /// A person whose approval counted has decided that what it changed stays.
+    Ended {
+        /// When.
+        at: Timestamp,
+        /// Who.
+        by: Party,
+        /// Why.
+        comment: String,
+    },
+}
+
+impl Revert {
+    /// Whether it may still be taken back: what the configs were before is stored.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        self.bytes().is_some()
+    }
+
+    /// The bytes of what the configs were before, while that is stored.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::ByHand { bytes, .. } | Self::Armed { bytes, .. } | Self::Held { bytes, .. } => Some(*bytes),
+            Self::Done { .. } | Self::Failed { .. } | Self::Ended { .. } => None,
+        }
+    }
+
+    /// When the cluster takes it back, or would have.
+    #[must_use]
+    pub fn due(&self) -> Option<Timestamp> {
+        match self {
+            Self::Armed { due, .. } | Self::Held { due, .. } => Some(*due),
+            Self::ByHand { .. } | Self::Done { .. } | Self::Failed { .. } | Self::Ended { .. } => None,
+        }
+    }
 }
 
 /// A change request. Its title and description are the text of its record.
@@ -243,17 +405,30 @@ pub struct Change {
     pub votes: Vec<Vote>,
     /// What has become of it.
     pub phase: Phase,
+    /// What becomes of it after it was applied; `None` for one that can't be taken back, or no longer.
+    pub revert: Option<Revert>,
     /// The fingerprint of the request that created it, if that had an idempotency key.
     pub fingerprint: Option<[u8; 16]>,
 }
 
-/// The operations of an edition. They are the text of its record.
+/// What an edition does when it is applied, or what takes it back. The operations of an edition are the text of its record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// Its bases: what the records were, that it replaces. All must be the same when it is applied.
+    /// Its bases: what the records were, that it replaces. All must be the same when it is applied, or taken back.
     pub bases: Vec<Guard>,
     /// The random key of its digest. It is never shown.
     pub digest_key: [u8; 32],
+    /// What takes it back: for each base, which then is a config after the change, what that was before; `None` for one
+    /// that was not there. Empty before it is applied.
+    pub before: Vec<Option<DataBefore>>,
+}
+
+/// A config before a change request was applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataBefore {
+    /// The JSON text of its data.
+    #[serde(deserialize_with = "encoding::shared_text")]
+    pub data: Arc<str>,
 }
 
 /// An edition as its sender sends it.
@@ -271,6 +446,8 @@ pub struct NewEdition {
     pub operations: Arc<str>,
     /// Everything else of the content.
     pub content: Content,
+    /// [`Edition::timing`].
+    pub timing: Timing,
 }
 
 /// A vote as it is sent.
@@ -293,8 +470,48 @@ impl Change {
     #[must_use]
     pub fn is_pending(&self) -> bool {
         match self.phase {
-            Phase::Open | Phase::Held => true,
+            Phase::Open | Phase::Scheduled { .. } | Phase::Held => true,
             Phase::Applied { .. } | Phase::Closed { .. } => false,
+        }
+    }
+
+    /// When it expires, while it is pending: its edition is too old, or its window is over.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        let too_old = Timestamp(self.edition.sent_at.0.saturating_add(EDITION_AGE_US_MAX));
+        let over = self.edition.timing.window.map_or(too_old, |window| window.not_after);
+        self.is_pending().then(|| too_old.min(over))
+    }
+
+    /// The name of the record that has its content, while there is one.
+    #[must_use]
+    pub fn content_name(&self, id: &ChangeId) -> Option<Key> {
+        if self.is_pending() {
+            return Some(id.content_name(self.edition.number));
+        }
+        let is_possible = self.revert.as_ref().is_some_and(Revert::is_possible);
+        is_possible.then(|| id.before_name(self.edition.number))
+    }
+
+    /// What the cluster could not do, and when it found out.
+    #[must_use]
+    pub fn failure(&self) -> Option<(Timestamp, &Failure)> {
+        match (&self.phase, &self.revert) {
+            (Phase::Closed { reason: CloseReason::Failed(failure), at, .. }, _) => Some((*at, failure)),
+            (_, Some(Revert::Failed { at, failure })) => Some((*at, failure)),
+            _ => None,
+        }
+    }
+
+    /// Who passed the rules, with or to take back a change request: others review it. Whether their key was attested.
+    #[must_use]
+    pub fn bypassed_by(&self) -> Option<(&Party, bool)> {
+        if self.is_bypass() {
+            return Some((&self.edition.sender, self.edition.is_attested));
+        }
+        match &self.revert {
+            Some(Revert::Done { by: RevertedBy::Bypass { by, is_attested }, .. }) => Some((by, *is_attested)),
+            _ => None,
         }
     }
 
@@ -323,12 +540,13 @@ impl Change {
         matches!(self.phase, Phase::Applied { with: AppliedWith::Bypass, .. })
     }
 
-    /// How many persons must still review a bypass; 0 for any other change request.
+    /// How many persons must still review it: a bypass, or one that was taken back by a bypass.
     #[must_use]
     pub fn reviews_missing(&self) -> u8 {
-        let needed = if self.edition.is_attested { 1 } else { 2 };
+        let Some((_, is_attested)) = self.bypassed_by() else { return 0 };
+        let needed: u8 = if is_attested { 1 } else { 2 };
         let given = self.current_votes().filter(|vote| vote.opinion == Opinion::Review).count();
-        if self.is_bypass() { needed - u8::try_from(given).unwrap_or(needed).min(needed) } else { 0 }
+        needed - u8::try_from(given).unwrap_or(needed).min(needed)
     }
 
     /// The bytes of its texts and lists in memory, about.
@@ -340,24 +558,49 @@ impl Change {
         let votes: usize = self.votes.iter().map(|vote| vote.comment.len()).sum();
         let comment = match &self.phase {
             Phase::Closed { comment, .. } => comment.len(),
-            Phase::Open | Phase::Held | Phase::Applied { .. } => 0,
+            Phase::Open | Phase::Scheduled { .. } | Phase::Held | Phase::Applied { .. } => 0,
         };
-        scope + votes + comment + size_of_val(&self.votes[..]) + size_of_val(&self.authors[..])
+        let failure = self.failure().map_or(0, |(_, failure)| failure.code.len() + failure.text.len());
+        let kept = if let Some(Revert::Ended { comment, .. }) = &self.revert { comment.len() } else { 0 };
+        scope
+            + votes
+            + comment
+            + kept
+            + failure
+            + size_of_val(&self.votes[..])
+            + size_of_val(&self.authors[..])
     }
 
-    /// When it ended; `None` while it is pending.
+    /// When the last of it ended: it was closed, applied, or taken back, or the cluster could not take it back.
+    #[must_use]
+    pub fn last_ended_at(&self) -> Option<Timestamp> {
+        let reverted_at = match &self.revert {
+            Some(Revert::Done { at, .. } | Revert::Failed { at, .. } | Revert::Ended { at, .. }) => Some(*at),
+            Some(Revert::ByHand { .. } | Revert::Armed { .. } | Revert::Held { .. }) | None => None,
+        };
+        self.ended_at().max(reverted_at)
+    }
+
+    /// When it was closed or applied; `None` while it is pending.
     #[must_use]
     pub fn ended_at(&self) -> Option<Timestamp> {
         match &self.phase {
-            Phase::Open | Phase::Held => None,
+            Phase::Open | Phase::Scheduled { .. } | Phase::Held => None,
             Phase::Applied { at, .. } | Phase::Closed { at, .. } => Some(*at),
         }
     }
 }
 
 impl Content {
+    /// The content of an edition that is not applied.
+    #[must_use]
+    pub fn new(bases: Vec<Guard>, digest_key: [u8; 32]) -> Self {
+        Self { bases, digest_key, before: Vec::new() }
+    }
+
     /// The bytes of its lists in memory, about.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&self.bases[..])
+        let data = self.before.iter().flatten().map(|before| before.data.len()).sum::<usize>();
+        data + size_of_val(&self.bases[..]) + size_of_val(&self.before[..])
     }
 }

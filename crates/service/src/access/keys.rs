@@ -17,12 +17,12 @@ use crate::{
     access::Authentication,
     clock::Clock,
     context::Context,
-    freshness::Freshness,
-    request::{AccessWrite, Caller, Consistency, DecidedWrite, KeyPatch, Level, Principal, Refusal, Write},
+    freshness::{Freshness, Made},
+    request::{AccessWrite, Caller, Consistency, DecidedWrite, KeyPatch, Principal, Refusal, Write},
     write::Writes,
 };
 use concord_model::{
-    access_key::{AccessKey, KeyId, Verb, clear_text::ClearText, list::KeyQuery},
+    access_key::{AccessKey, KeyId, KeySecret, Verb, clear_text::ClearText, list::KeyQuery},
     command::{Expect, KeyTerms},
     error::Rejection,
     record::Revision,
@@ -120,9 +120,18 @@ impl AccessKeys {
         write: AccessWrite,
     ) -> Result<MadeKey, Refusal> {
         let (sha256, principal) = (sha256_of(&text), caller.principal.clone());
+        let may_be_earlier = caller.idempotency_key.is_some();
         let mut written = self.writes.write(caller, Write::Access(write)).await?;
         let made = written.applied.revision;
-        let state = self.state_at_least(made).await?;
+        // The secret is shown once, and only here: what this request itself has made needs no confirmation.
+        let made_here = |state: &State| {
+            let is_own = |secret: &KeySecret| secret.made == made && sha256.ct_eq(&secret.sha256).into();
+            state.access_key(text.id()).is_some_and(|key| key.secrets.iter().any(is_own))
+        };
+        let mut state = self.freshness.state_after(Made { revision: made, may_be_earlier: false }).await?;
+        if may_be_earlier && !made_here(&state) {
+            state = self.freshness.state_after(Made { revision: made, may_be_earlier }).await?;
+        }
         written.revision = state.revision();
         let has_made = |key: &&Arc<AccessKey>| key.secrets.iter().any(|secret| secret.made == made);
         let own = state.access_key(text.id()).filter(has_made);
@@ -176,8 +185,10 @@ impl AccessKeys {
     ) -> Result<(SeenKey, DecidedWrite), Refusal> {
         caller.principal.authorize(Verb::Keys, None)?;
         let principal = caller.principal.clone();
+        let may_be_earlier = caller.idempotency_key.is_some();
         let mut written = self.writes.write(caller, Write::Access(write)).await?;
-        let state = self.state_at_least(written.applied.revision).await?;
+        let made = Made { revision: written.applied.revision, may_be_earlier };
+        let state = self.freshness.state_after(made).await?;
         written.revision = state.revision();
         // By the time of a retry the key may have permissions that the client lacks.
         let key = state.access_key(&id).filter(|key| principal.may_see_key(key));
@@ -257,13 +268,6 @@ impl AccessKeys {
 
     fn seen(&self, state: &State, principal: &Principal, key: &Arc<AccessKey>) -> SeenKey {
         seen_key(state, self.clock.log_time(state), principal, key)
-    }
-
-    /// This node's state once it has applied a revision.
-    async fn state_at_least(&self, revision: Revision) -> Result<Arc<State>, Refusal> {
-        self.freshness
-            .view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
-            .await
     }
 }
 

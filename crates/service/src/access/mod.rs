@@ -3,6 +3,7 @@
 //! | topic | file |
 //! |---|---|
 //! | creating, reading, changing, rotating and revoking access keys | `keys` |
+//! | tickets for streams that take no header | `ticket` |
 //! | the day of a key's last use; enabling the root key again | `upkeep` |
 //!
 //! A stored key is looked up in the state that this node has applied. A key that is valid in this state is accepted at
@@ -17,6 +18,7 @@
 //! nor the time of a response reveals a key.
 
 pub(crate) mod keys;
+mod ticket;
 pub mod upkeep;
 
 use std::{

@@ -5,40 +5,51 @@
 //! | stored operations, what they rest on, the digest | `crates/service/src/editions/mod.rs` |
 //! | what a client is shown | `view` |
 //! | before and after, the fields that differ | `preview` |
-//! | what the leader makes of a request | `crates/service/src/write/change.rs` |
+//! | what it waits for, whose vote it needs | `waits` |
+//! | what a watch tells of them | `events` |
+//! | who has made a change of a record, and by which of them | `crates/service/src/authors.rs` |
+//! | what the leader applies and takes back by itself | `due`, `failure` |
+//! | what the leader makes of a request | `crates/service/src/write/change/mod.rs` |
 //!
 //! **Invariant:** a change request is seen by keys that may read every definition that it changes, and by no others: for
 //! them it does not exist, and is not counted.
 
+pub(crate) mod due;
+mod events;
+mod failure;
 mod preview;
 mod view;
+mod waits;
 
 use std::sync::Arc;
 
 use crate::{
+    clock::Clock,
     context::Context,
-    editions::{FoundChange, TextOf, changes, find},
-    freshness::Freshness,
-    request::{
-        BypassRequest, Caller, ChangeWrite, Consistency, DecidedWrite, Level, Principal, Refusal, Write,
-    },
+    editions::{FoundChange, TextOf, changes, environments_of, find},
+    freshness::{Freshness, Made},
+    memory_budget::Reservation,
+    request::{BypassRequest, Caller, ChangeWrite, Consistency, DecidedWrite, Principal, Refusal, Write},
     write::Writes,
 };
 use concord_model::{
-    access_key::Verb,
     command::IdempotencyKey,
     error::Rejection,
     query::Page,
     record::Revision,
-    system::{
-        change::{ChangeId, ID_CHARS, Scope},
-        environment::DEFAULT_ENVIRONMENT,
-    },
+    system::change::{ChangeId, ID_CHARS},
 };
 use concord_state::{State, query::QueryResult};
 
+pub(crate) use events::events;
+pub use events::{ChangeRequestEvent, ChangeRequestThen};
 pub use preview::{ChangePreview, DefinitionOperation, EnvironmentEffect, RecordPreview};
-pub use view::{AppliedView, ChangeView, ClosedView, OperationView, PartyView, VoteView};
+use view::ViewDepth;
+pub use view::{
+    AppliedView, ChangeView, ClosedView, FailureView, OperationView, PartyView, RevertView, ScheduledView,
+    VoteView,
+};
+pub use waits::WaitView;
 
 /// The random key of a digest.
 ///
@@ -88,12 +99,18 @@ fn random<const N: usize>() -> Result<[u8; N], Refusal> {
 pub struct ChangeQuery {
     /// Page and direction, by time of creation; the search looks in titles and ids.
     pub page: Page,
-    /// Only those in this phase: `open`, `held`, `applied`, `closed`.
+    /// Only those in this phase: `open`, `scheduled`, `held`, `applied`, `closed`.
     pub phase: Option<String>,
     /// Only those that this environment's rules are for.
     pub environment: Option<String>,
     /// Only bypasses that wait for a review.
     pub unreviewed: bool,
+    /// Only those whose revert is in this state: `possible`, `armed`, `held`, `done`, `failed`, `kept`.
+    pub revert: Option<String>,
+    /// Only those of which the client has sent an edition.
+    pub mine: bool,
+    /// Only those that wait for a vote which the client may give and has not given.
+    pub needs_me: bool,
 }
 
 /// A change request after a request about it.
@@ -109,13 +126,20 @@ pub struct StoredChange {
 #[derive(Debug)]
 pub struct ChangeRequests {
     cx: Arc<Context>,
+    clock: Arc<Clock>,
     freshness: Arc<Freshness>,
     writes: Arc<Writes>,
 }
 
 impl ChangeRequests {
-    pub(crate) fn new(cx: &Arc<Context>, freshness: &Arc<Freshness>, writes: &Arc<Writes>) -> Self {
-        Self { cx: Arc::clone(cx), freshness: Arc::clone(freshness), writes: Arc::clone(writes) }
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        clock: &Arc<Clock>,
+        freshness: &Arc<Freshness>,
+        writes: &Arc<Writes>,
+    ) -> Self {
+        let (cx, clock) = (Arc::clone(cx), Arc::clone(clock));
+        Self { cx, clock, freshness: Arc::clone(freshness), writes: Arc::clone(writes) }
     }
 
     /// A page of the change requests that the client may see, and the revision of the state that it was read from.
@@ -130,11 +154,12 @@ impl ChangeRequests {
     ) -> Result<(QueryResult<ChangeView>, Revision), Refusal> {
         let state = self.freshness.view(consistency).await?;
         let (revision, principal) = (state.revision(), principal.clone());
+        let now = self.clock.log_time(&state);
         // All of them are looked at: up to some milliseconds.
         let found = self.cx.run_long(move || {
             let mut seen: Vec<FoundChange<'_>> = changes(&state)
-                .filter(|found| principal.may_in(Verb::Read, found.scope()))
-                .filter(|found| query.selects(&state, found))
+                .filter(|found| principal.may_see_change(found.scope()))
+                .filter(|found| query.selects(&state, &principal, found))
                 .collect();
             seen.sort_unstable_by(|a, b| {
                 let order = a.record.created_at.cmp(&b.record.created_at).then_with(|| a.id.cmp(&b.id));
@@ -145,26 +170,33 @@ impl ChangeRequests {
             let before = usize::try_from(before).unwrap_or(usize::MAX);
             let limit = usize::try_from(query.page.limit).unwrap_or(usize::MAX);
             let page = seen.iter().skip(before).take(limit);
-            let results = page.map(|found| view::of(&state, &principal, found, false)).collect();
+            let results =
+                page.map(|found| view::of(&state, &principal, found, ViewDepth::List(now))).collect();
             QueryResult { results, total }
         });
         Ok((found.await?, revision))
     }
 
-    /// A change request, and the revision of the state that it was read from.
+    /// A change request, and the revision of the state that it was read from. `held`: the memory of the request, which
+    /// is to be kept until the response is made.
     ///
     /// # Errors
-    /// When there is no such change request that the client may see, or no state is fresh enough.
+    /// When there is no such change request that the client may see, or no state is fresh enough, or this node has no
+    /// memory for its preview.
     pub async fn get(
         &self,
         principal: &Principal,
         id: &str,
         with_preview: bool,
-        consistency: Consistency,
+        (consistency, held): (Consistency, &mut Reservation),
     ) -> Result<(ChangeView, Revision), Refusal> {
         let state = self.freshness.view(consistency).await?;
         let id = ChangeId::parse(id).ok_or(Rejection::ChangeNotFound)?;
         let revision = state.revision();
+        let found = find(&state, &id).filter(|found| principal.may_see_change(found.scope()));
+        if found.is_some_and(|_| with_preview) {
+            held.grow(preview::bytes_of(&state, &id))?;
+        }
         Ok((self.shown(state, principal, id, with_preview).await?, revision))
     }
 
@@ -175,11 +207,15 @@ impl ChangeRequests {
     pub async fn write(&self, caller: Caller, write: ChangeWrite) -> Result<StoredChange, Refusal> {
         let principal = caller.principal.clone();
         let id = ChangeId::parse(write.id()).ok_or(Rejection::ChangeNotFound)?;
+        // Another one may have applied it, or taken it back: that is answered as the own request is.
+        let may_be_earlier = caller.idempotency_key.is_some() || write.is_of_records();
         let mut written = self.writes.write(caller, Write::Change(Box::new(write))).await?;
-        let state = self.state_at_least(written.applied.revision).await?;
+        let made = Made { revision: written.applied.revision, may_be_earlier };
+        let state = self.freshness.state_after(made).await?;
         written.revision = state.revision();
         // By the time of a retry it may be gone, or of definitions that the key may not read.
-        Ok(StoredChange { change: self.shown(state, &principal, id, false).await?, written })
+        let change = self.shown(state, &principal, id, false).await.map_err(Refusal::after_done)?;
+        Ok(StoredChange { change, written })
     }
 
     /// A change request as a client sees it, if the client may.
@@ -190,12 +226,12 @@ impl ChangeRequests {
         id: ChangeId,
         with_preview: bool,
     ) -> Result<ChangeView, Refusal> {
-        let principal = principal.clone();
+        let (principal, now) = (principal.clone(), self.clock.log_time(&state));
         // Some megabytes of operations may have to be parsed.
         let work = move || {
-            let found = find(&state, &id).filter(|found| principal.may_in(Verb::Read, found.scope()));
+            let found = find(&state, &id).filter(|found| principal.may_see_change(found.scope()));
             let found = found.ok_or(Rejection::ChangeNotFound)?;
-            let mut shown = view::of(&state, &principal, &found, true);
+            let mut shown = view::of(&state, &principal, &found, ViewDepth::Whole(now));
             if with_preview {
                 shown.preview = preview::of(&state, &principal, &found);
             }
@@ -203,30 +239,25 @@ impl ChangeRequests {
         };
         self.cx.run_long(work).await?
     }
-
-    /// This node's state once it has applied a revision.
-    async fn state_at_least(&self, revision: Revision) -> Result<Arc<State>, Refusal> {
-        self.freshness
-            .view(Consistency { level: Level::Local { max_staleness: None }, min_revision: Some(revision) })
-            .await
-    }
 }
 
 impl ChangeQuery {
-    fn selects(&self, state: &State, found: &FoundChange<'_>) -> bool {
-        let is_of = |environment: &String| match found.scope() {
-            Scope::Environment(name) => name.as_str() == environment,
-            Scope::Definitions(keys) => keys.iter().any(|key| {
-                let name = state.environment_of(key.as_str()).map(|record| record.name.as_str());
-                name.unwrap_or(DEFAULT_ENVIRONMENT) == environment
-            }),
-        };
+    fn selects(&self, state: &State, principal: &Principal, found: &FoundChange<'_>) -> bool {
+        let is_of = |environment: &String| environments_of(state, found.scope()).contains(environment);
         let search = &self.page.search;
         self.phase.as_deref().is_none_or(|phase| phase == view::phase_name(&found.change.phase))
             && self.environment.as_ref().is_none_or(is_of)
             && (!self.unreviewed || found.change.reviews_missing() > 0)
+            && (!self.mine || waits::is_mine(found.change, principal))
+            && (!self.needs_me || waits::needs_vote_of(state, found, principal))
+            && self.revert.as_deref().is_none_or(|wanted| {
+                found.change.revert.as_ref().is_some_and(|revert| wanted == view::revert_name(revert))
+            })
             && (search.is_empty()
                 || found.id.as_str().to_lowercase().contains(search.as_str())
                 || TextOf::of(found.record).title.to_lowercase().contains(search.as_str()))
     }
 }
+
+#[cfg(test)]
+mod tests;

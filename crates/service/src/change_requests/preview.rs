@@ -21,7 +21,7 @@ use crate::{
         content::{Place, StoredOperation, StoredText},
         shown::Shown,
     },
-    request::Principal,
+    request::{Principal, ProposedOperations},
 };
 use concord_model::{
     access_key::Verb,
@@ -30,12 +30,17 @@ use concord_model::{
     record::{Definition, DeletedId, Revision},
     redaction::{RedactedPlaces, redacted},
     schema::StoredSchema,
-    system::environment::{DEFAULT_ENVIRONMENT, Direct, Environment, EnvironmentName, environment_name},
+    system::{
+        change::{ChangeId, DataBefore},
+        environment::{DEFAULT_ENVIRONMENT, Direct, Environment, EnvironmentName, environment_name},
+    },
 };
 use concord_state::{Collection, State};
 
 /// Bytes of data before the change that a preview shows.
 const BEFORE_BYTES_MAX: usize = 8 << 20;
+/// Bytes of memory for each byte of a text that a preview shows, about.
+const BYTES_PER_SHOWN: u64 = 8;
 /// Differences of one record that a preview names.
 const FIELDS_MAX: usize = 200;
 /// Configs that a preview shows of a definition that comes back.
@@ -139,9 +144,43 @@ impl Shown {
     }
 }
 
-/// The preview of an edition; `None` once its content is gone.
+/// What a preview of an edition may hold in memory while it is made and sent: the texts of what it shows, parsed and
+/// written again. A number takes many times its digits.
+pub(super) fn bytes_of(state: &State, id: &ChangeId) -> u64 {
+    let Some((content, text)) = state.change_content(id) else {
+        let before = state.change_before(id).into_iter().flat_map(|content| content.before.iter().flatten());
+        return BYTES_PER_SHOWN * 2 * before.map(|before| before.data.len() as u64).sum::<u64>();
+    };
+    let before = content.bases.iter().map(|base| {
+        let Guard::Config { definition, key, .. } = base else { return 0 };
+        let found = state.definition_by_id(*definition).and_then(|found| found.config(key.as_str()));
+        found.map_or(0, |config| config.data.len())
+    });
+    let before = before.fold(0, usize::saturating_add).min(BEFORE_BYTES_MAX);
+    BYTES_PER_SHOWN * text.len().saturating_add(before) as u64
+}
+
+/// The preview of an edition while it is pending, or of what taking it back would change; `None` once neither is possible.
 pub(super) fn of(state: &State, principal: &Principal, found: &FoundChange<'_>) -> Option<ChangePreview> {
-    let (content, stored) = found.content(state)?;
+    let Some((content, stored)) = found.content(state) else { return of_revert(state, principal, found) };
+    Some(Preview { state, principal, bases: &content.bases, stored: &stored }.make())
+}
+
+/// The data of before is redacted as the history is: by the marks of the current schema.
+fn of_revert(state: &State, principal: &Principal, found: &FoundChange<'_>) -> Option<ChangePreview> {
+    let content = state.change_before(found.id())?;
+    let back = |(base, before): (&Guard, &Option<DataBefore>)| {
+        let Guard::Config { definition, key, .. } = base else { return None };
+        let (definition, config) = (state.definition_by_id(*definition)?.definition.key.clone(), key.clone());
+        Some(match before {
+            Some(DataBefore { data }) => {
+                StoredOperation::PutConfig { definition, config, data: Arc::clone(data) }
+            }
+            None => StoredOperation::DeleteConfig { definition, config },
+        })
+    };
+    let operations = content.bases.iter().zip(&content.before).filter_map(back).collect();
+    let stored = StoredEdition::of(state, operations, &ProposedOperations::Records(Vec::new()));
     Some(Preview { state, principal, bases: &content.bases, stored: &stored }.make())
 }
 

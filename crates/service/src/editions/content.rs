@@ -29,7 +29,7 @@ use concord_model::{
     record::{DeletedId, Revision},
     schema::{Formats, StoredSchema},
     system::{
-        change::{ChangeDigest, ChangeId, Scope},
+        change::{ChangeDigest, ChangeId, Scope, Timing},
         environment::{Environment, EnvironmentName},
     },
 };
@@ -422,6 +422,7 @@ struct Digested<'a> {
     version: u8,
     id: &'a ChangeId,
     edition: u32,
+    timing: &'a Timing,
     bases: &'a [Guard],
     operations: &'a [StoredOperation],
 }
@@ -430,11 +431,11 @@ struct Digested<'a> {
 /// nobody learns from a digest whether they have guessed a secret value.
 pub(crate) fn digest_of(
     seal: &[u8; 32],
-    (id, edition): (&ChangeId, u32),
+    (id, edition, timing): (&ChangeId, u32, &Timing),
     bases: &[Guard],
     operations: &[StoredOperation],
 ) -> ChangeDigest {
-    let digested = Digested { version: VERSION, id, edition, bases, operations };
+    let digested = Digested { version: VERSION, id, edition, timing, bases, operations };
     // Each part has its length before it, so no two editions have the same bytes.
     // A digest of nothing would be that of every edition.
     let bytes = postcard::to_stdvec(&digested).expect("postcard encodes all of these types");
@@ -463,8 +464,9 @@ mod tests {
         let base = |revision| vec![Guard::Config { definition: 1, key: key("k"), revision }];
         let (at, absent) = (base(Some(7)), base(None));
         let (two, list) = (vec![put("2")], vec![put("1"), put("2")]);
-        let of = |seal: u8, id, bases: &[Guard], operations: &[StoredOperation]| {
-            digest_of(&[seal; 32], id, bases, operations)
+        let (manual, timed) = (Timing::default(), Timing { revert_after_s: Some(7), ..Timing::default() });
+        let of = |seal: u8, (id, edition), bases: &[Guard], operations: &[StoredOperation]| {
+            digest_of(&[seal; 32], (id, edition, &manual), bases, operations)
         };
         let first = of(1, (&one, 1), &at, &two);
         assert_eq!(first, of(1, (&one, 1), &at, &two));
@@ -475,6 +477,7 @@ mod tests {
             of(1, (&one, 1), &absent, &two),
             of(1, (&one, 1), &at, &list),
             of(1, (&one, 1), &at, &[put("3")]),
+            digest_of(&[1; 32], (&one, 1, &timed), &at, &two),
         ] {
             assert_ne!(first, different);
         }

@@ -31,9 +31,10 @@ use concord_model::{
     key::Key,
     patch::PatchFormat,
     record::Revision,
+    sabotage,
     system::{
         SystemRecord,
-        change::{Change, ChangeId, Content, Opinion, Party, Scope},
+        change::{Change, ChangeId, Content, Opinion, Party, Phase, Scope},
         environment::{DEFAULT_ENVIRONMENT, EnvironmentName, environment_name},
         person::PersonId,
     },
@@ -105,9 +106,12 @@ impl StoredEdition {
         Self { operations, patches, definitions: definitions.into_iter().collect() }
     }
 
-    pub(crate) fn to_text(&self) -> Arc<str> {
+    /// The text, with so many blanks behind it.
+    pub(crate) fn to_text_with(&self, blanks: usize) -> Arc<str> {
         // An edition without operations must never take the place of one that has some.
-        serde_json::to_string(self).expect("operations are JSON: no map has keys that are no texts").into()
+        let text =
+            serde_json::to_string(self).expect("operations are JSON: no map has keys that are no texts");
+        (text + &" ".repeat(blanks)).into()
     }
 }
 
@@ -137,9 +141,9 @@ impl FoundChange<'_> {
         &self.change.edition.scope
     }
 
-    /// The content of its edition, while it is not closed.
+    /// The content of its edition, while it is pending.
     pub(crate) fn content<'s>(&self, state: &'s State) -> Option<(&'s Content, StoredEdition)> {
-        let (content, text) = state.change_content(&self.id)?;
+        let (content, text) = state.change_content(&self.id).filter(|_| self.change.is_pending())?;
         // Another release may have written what this one does not know.
         Some((content, serde_json::from_str(text).ok()?))
     }
@@ -173,7 +177,7 @@ impl FoundChange<'_> {
         if !keys.iter().any(may_not_reveal) {
             return Ok(false);
         }
-        let Some((_, text)) = state.change_content(&self.id) else {
+        let Some((_, text)) = state.change_content(&self.id).filter(|_| self.change.is_pending()) else {
             // It was applied before it was seen, and the history shows it by the marks of the definition.
             let has_secrets =
                 |key: &Key| state.definition(key.as_str()).is_none_or(|found| found.may_have_secrets());
@@ -197,6 +201,14 @@ impl FoundChange<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Who has left it to the cluster to apply it.
+    pub(crate) fn scheduler(&self) -> Option<&Party> {
+        match &self.change.phase {
+            Phase::Scheduled { by, .. } => Some(by),
+            Phase::Open | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => None,
+        }
     }
 
     /// The key of the sender of the current edition, while it exists.
@@ -279,7 +291,9 @@ pub(crate) fn counted_approvers<'s>(
         return Err(Rejection::EditionRejected.into());
     }
     let missing = approvals_of(state, found.change).into_iter().find(|(needed, counted)| counted < needed);
-    if let Some((needed, counted)) = missing {
+    if let Some((needed, counted)) = missing
+        && !sabotage::is("approvals-not-counted")
+    {
         return Err(Rejection::NotApproved { needed, counted }.into());
     }
     let counts = |key: &&Arc<AccessKey>| {
@@ -326,7 +340,12 @@ pub(crate) fn stale_operation(state: &State, operation: &StoredOperation) -> Opt
 
 /// What says that a record is no longer what an edition rests on; `None` when all are.
 pub(crate) fn stale_base(state: &State, bases: &[Guard]) -> Option<String> {
-    let base = state.failed_guard(bases)?;
+    let failed = state.failed_guard(bases).filter(|_| !sabotage::is("guards-ignored"));
+    failed.map(|base| stale_text(state, base))
+}
+
+/// What says that a record is no longer what an edition rests on.
+pub(crate) fn stale_text(state: &State, base: &Guard) -> String {
     let now = |revision: Option<Revision>| match revision {
         Some(revision) => format!("is at revision {revision} by now"),
         None => "does not exist any more".into(),
@@ -336,7 +355,7 @@ pub(crate) fn stale_base(state: &State, bases: &[Guard]) -> Option<String> {
         None => "rests on its absence".into(),
     };
     let rebase = "rebase the change request, and let it be approved again";
-    Some(match base {
+    match base {
         Guard::Config { definition, key, revision } => {
             let found = state.definition_by_id(*definition);
             let current = found.and_then(|found| found.config(key.as_str())).map(|config| config.revision);
@@ -368,7 +387,36 @@ pub(crate) fn stale_base(state: &State, bases: &[Guard]) -> Option<String> {
             )
         }
         Guard::AccessKey { .. } => "an access key changed meanwhile: send the request again".into(),
-    })
+    }
+}
+
+/// The names of the environments whose rules something is under.
+pub(crate) fn environments_of(state: &State, scope: &Scope) -> BTreeSet<String> {
+    match scope {
+        Scope::Environment(name) => [name.to_string()].into(),
+        Scope::Definitions(keys) => {
+            let rules = keys.iter().map(|key| state.environment_of(key.as_str()));
+            rules.map(|found| found.map_or(DEFAULT_ENVIRONMENT, |rules| rules.name.as_str()).into()).collect()
+        }
+    }
+}
+
+/// What says that a record is no longer what a change request has left; `None` when all are.
+pub(crate) fn stale_revert(state: &State, left: &[Guard]) -> Option<String> {
+    state.failed_guard(left).map(|changed| stale_revert_text(state, changed))
+}
+
+/// What says that a record is no longer what a change request has left.
+pub(crate) fn stale_revert_text(state: &State, changed: &Guard) -> String {
+    let Guard::Config { definition, key, .. } = changed else {
+        return "a record of the change request is another one by now".into();
+    };
+    let found = state.definition_by_id(*definition);
+    let name = found.map_or_else(String::new, |found| format!("{}/", found.definition.key));
+    format!(
+        "config `{name}{key}` was changed since the change request was applied: nothing is taken back; create a change \
+         request that does it"
+    )
 }
 
 /// All change requests of a state.

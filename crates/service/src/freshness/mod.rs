@@ -59,6 +59,15 @@ enum ReadIndexResponse {
     NoQuorum(String),
 }
 
+/// What a request has made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Made {
+    /// The revision of the write.
+    pub(crate) revision: Revision,
+    /// Whether that may have been decided before the request began: it is a retry, or another one has done the same.
+    pub(crate) may_be_earlier: bool,
+}
+
 /// Provides states that are as fresh as requested.
 #[derive(Debug)]
 pub struct Freshness {
@@ -135,6 +144,19 @@ impl Freshness {
         let deadline = self.cx.read_deadline();
         wait_until_applied(self.cx.consensus_or_refusal()?, at, deadline).await?;
         Ok(self.cx.applied())
+    }
+
+    /// The state that shows what a write has made: one that has applied the write's revision. If the write may have been
+    /// decided before the request began, also everything that was acknowledged before this call: others may have changed
+    /// the record since, and this node need not have applied that.
+    ///
+    /// # Errors
+    /// As [`Self::state_to_show`], but never *unavailable*: the write is done.
+    pub(crate) async fn state_after(self: &Arc<Self>, made: Made) -> Result<Arc<State>, Refusal> {
+        if made.may_be_earlier {
+            self.view(Consistency::LINEARIZABLE).await.map_err(Refusal::after_done)?;
+        }
+        self.state_to_show(made.revision).await.map_err(Refusal::after_done)
     }
 
     /// Waits until the applied state is confirmed to hold every write that was acknowledged before this call. Fails
@@ -258,6 +280,34 @@ fn read_index_of(response: Result<Bytes, CallError>) -> Result<ReadIndex, ReadEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use concord_model::limits::Limits;
+
+    /// A member that is removed while it writes can't read what the write has made.
+    #[tokio::test]
+    async fn a_write_that_is_done_is_undecided_where_its_result_cannot_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let service = crate::testing::service(directory.path(), Limits::default());
+        assert!(matches!(service.freshness.state_to_show(1).await, Err(Refusal::Unavailable(_))));
+        for may_be_earlier in [false, true] {
+            let made = Made { revision: 1, may_be_earlier };
+            assert!(matches!(service.freshness.state_after(made).await, Err(Refusal::Undecided(_))));
+        }
+    }
+
+    /// Others may have changed the record since, and told a client so that now repeats its request here.
+    #[tokio::test]
+    async fn what_may_have_been_decided_earlier_is_shown_by_a_confirmed_state_only() {
+        let node = crate::testing::Scripted::start().await;
+        let freshness = &node.service.freshness;
+        let revision = node.service.cx.applied().revision();
+        let shown = async |may_be_earlier| freshness.state_after(Made { revision, may_be_earlier }).await;
+        node.fake.lead(Some(1));
+        assert!(shown(false).await.is_ok() && shown(true).await.is_ok());
+        node.fake.lead(None);
+        assert!(shown(false).await.is_ok(), "its own revision is enough");
+        assert!(matches!(shown(true).await, Err(Refusal::Undecided(_))));
+        node.stop().await;
+    }
 
     #[test]
     fn a_read_index_response_decodes_to_what_was_encoded() {

@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Consistency, Principal, Refusal, clock::Clock, context::Context, cpu_pool::Weight, freshness::Freshness,
-    freshness::wait_until_applied, redaction::Redactor, run_blocking,
+    AuthorView, Consistency, Principal, Refusal, authors, clock::Clock, context::Context, cpu_pool::Weight,
+    freshness::Freshness, freshness::wait_until_applied, redaction::Redactor, run_blocking,
 };
 use concord_consensus::Consensus;
 use concord_model::{
@@ -94,7 +94,7 @@ pub struct HistoryRange {
     pub limit: usize,
 }
 
-/// What a client is shown of a config's history.
+/// What a client is shown of the history of a config or a definition.
 #[derive(Debug)]
 pub struct RedactedHistory {
     /// The changes, newest first.
@@ -103,6 +103,8 @@ pub struct RedactedHistory {
     pub revision: Revision,
     /// The secret fields that are not shown.
     pub redacted: RedactedPlaces,
+    /// Who has made each change.
+    pub authors: Vec<AuthorView>,
 }
 
 /// What a client is shown of a config at a revision.
@@ -161,7 +163,29 @@ impl HistoryReader {
             return Err(Rejection::ConfigNotFound.into());
         }
         let (page, redacted) = self.redact_history(principal, &state, name.definition, page).await?;
-        Ok(RedactedHistory { page, revision: state.revision(), redacted })
+        let (page, authors) = self.with_authors(principal, &state, name.definition, page).await?;
+        Ok(RedactedHistory { page, revision: state.revision(), redacted, authors })
+    }
+
+    /// A page, and who has made its changes.
+    async fn with_authors(
+        &self,
+        principal: &Principal,
+        state: &Arc<State>,
+        definition: &str,
+        page: HistoryPage,
+    ) -> Result<(HistoryPage, Vec<AuthorView>), Refusal> {
+        if state.changes().next().is_none() {
+            let authors = authors::of_history(state, principal, definition, &page.items);
+            return Ok((page, authors));
+        }
+        // Some thousand change requests may have to be looked at: a millisecond or more.
+        let (principal, state, definition) = (principal.clone(), Arc::clone(state), definition.to_owned());
+        let work = move || {
+            let authors = authors::of_history(&state, &principal, &definition, &page.items);
+            (page, authors)
+        };
+        self.cx.run_long(work).await
     }
 
     /// The changes of a definition's configs, as a client may see them.
@@ -188,8 +212,7 @@ impl HistoryReader {
         Ok((page, redacted))
     }
 
-    /// The changes of a definition, newest first, including those of earlier definitions with the same key; and the revision
-    /// of the state that the page belongs to.
+    /// The changes of a definition, newest first, including those of earlier definitions with the same key.
     ///
     /// # Errors
     /// When the definition never existed, the revision is expired, or no member has the history.
@@ -199,14 +222,16 @@ impl HistoryReader {
         consistency: Consistency,
         key: &str,
         range: HistoryRange,
-    ) -> Result<(HistoryPage, Revision), Refusal> {
+    ) -> Result<RedactedHistory, Refusal> {
         principal.authorize(Verb::Read, Some(key))?;
         let state = self.freshness.view(consistency).await?;
         let page = self.changes_of(&state, Subject::Definition(key.into()), range).await?;
         if page.items.is_empty() && range.before.is_none() && state.definition(key).is_none() {
             return Err(Rejection::DefinitionNotFound.into());
         }
-        Ok((page, state.revision()))
+        let (page, authors) = self.with_authors(principal, &state, key, page).await?;
+        let redacted = RedactedPlaces::default();
+        Ok(RedactedHistory { page, revision: state.revision(), redacted, authors })
     }
 
     /// A config at a revision.

@@ -3,7 +3,8 @@
 //! The leader proposes the compaction revision (`Command::Compact`), and the store of every node removes older revisions.
 //! Age is computed from the log's time, and only while the clocks of the members agree. The compaction revision advances in
 //! steps, so that an idle cluster writes nothing for it. A member that caught up from a snapshot fetches the history
-//! before the snapshot from other members, part by part, with the lowest priority.
+//! before the snapshot from other members, part by part, with the lowest priority. So does one that has met damage in a
+//! part of its history.
 //!
 //! **Invariant:** nothing waits for this task, and each failure is tried again.
 
@@ -156,17 +157,27 @@ impl HistoryReader {
         retention.age_limits(self.clock.confirmed_time(confirm)?)
     }
 
-    /// Fills the gaps of this node's history. False if one remains.
+    /// Fills the gaps of this node's history, then replaces what is damaged. False if something remains.
     async fn fill_gaps(&self) -> bool {
         let Some(consensus) = self.cx.consensus() else { return true };
         let mut parts = 0;
-        while let Some((after, upto)) = consensus.store().history().first_gap() {
+        loop {
+            let history = consensus.store().history();
+            let gap = history.first_gap();
+            let Some((after, upto)) = gap.or_else(|| history.first_damaged()) else { break };
             if self.cx.is_over() {
                 return false;
             }
+            // What is damaged stays until another member has sent at least a part of it.
             let Some(part) = self.fetch_history(consensus, after, upto).await else { return false };
             let store = consensus.store().clone();
-            match run_blocking(move || store.history().import(after, &part)).await {
+            let replace = move || {
+                if gap.is_none() {
+                    store.history().set_aside(after)?;
+                }
+                store.history().import(after, &part)
+            };
+            match run_blocking(replace).await {
                 Ok(Ok(filled_upto)) => {
                     parts += 1;
                     tracing::debug!(after, filled_upto, "fetched a part of the history");
@@ -182,7 +193,7 @@ impl HistoryReader {
             }
         }
         if parts > 0 {
-            tracing::info!(parts, "fetched the history that this node was missing");
+            tracing::info!(parts, "fetched the history that was missing or damaged on this node");
         }
         true
     }

@@ -32,6 +32,7 @@ impl ClusterMembers {
             let state = consensus.state();
             alarms.extend(approvers_alarm(&state, self.clock.log_time(&state)));
             alarms.extend(unreviewed(&state));
+            alarms.extend(self.due_changes.alarms(&state));
         }
         alarms.extend(self.anchors.alarms());
         alarms

@@ -342,13 +342,19 @@ impl Service {
             ),
             MetricFamily::gauge(
                 "concord_state_change_content_bytes",
-                "The bytes of those that are pending, about.",
-                state.change_content_bytes(),
+                "The bytes of those that are pending, in whole MiB.",
+                // The exact sum would tell how long the data of each is.
+                state.change_content_bytes().next_multiple_of(1 << 20),
             ),
             MetricFamily::gauge(
                 "concord_state_unreviewed_bypasses",
                 "Bypasses of the rules of environments that wait for a review.",
                 state.unreviewed_bypass_count(),
+            ),
+            MetricFamily::gauge(
+                "concord_state_change_requests_overdue_seconds",
+                "For how long a change request has been due that the cluster applies or takes back; 0 for none.",
+                self.members.due_changes.overdue_s(&state),
             ),
             MetricFamily::gauge(
                 "concord_state_feature_level",

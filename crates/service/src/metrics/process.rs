@@ -11,13 +11,11 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Reads the metrics.
 pub(super) fn families() -> Vec<MetricFamily> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let [status, stat, kernel, limits] =
+        ["self/status", "self/stat", "stat", "self/limits"].map(|name| of_kernel(name).unwrap_or_default());
     let open = fs::read_dir("/proc/self/fd").map(Iterator::count).ok();
     // While the directory is read, it is open itself.
-    let open = open.map(|files| files.saturating_sub(1));
+    let open = open.filter(|_| !cfg!(feature = "simulation")).map(|files| files.saturating_sub(1));
     let seconds = |ticks: u64| ticks.number() / TICKS_PER_SECOND;
     let began = Option::zip(boot_time(&kernel), field(&stat, START_TIME))
         .map(|(boot, since)| boot.number() + seconds(since));
@@ -53,11 +51,16 @@ pub(super) fn families() -> Vec<MetricFamily> {
 
 /// Bytes of this process that are in RAM.
 pub(crate) fn resident_bytes() -> Option<u64> {
-    // What this process holds does not follow from a seed.
+    kibibytes(&of_kernel("self/status")?, "VmRSS")
+}
+
+/// A file below `/proc`.
+fn of_kernel(name: &str) -> Option<String> {
+    // What this process holds and has spent does not follow from a seed.
     if cfg!(feature = "simulation") {
         return None;
     }
-    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
+    fs::read_to_string(format!("/proc/{name}")).ok()
 }
 
 fn maybe(name: &'static str, help: &'static str, value: Option<impl Number>) -> MetricFamily {

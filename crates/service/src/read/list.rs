@@ -61,12 +61,14 @@ pub const BUFFERED_PAGE_BYTES_MAX: u64 = 4 << 20;
 /// What is listed. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListScope {
-    /// Definitions.
+    /// All definitions.
     Definitions,
     /// The configs of a definition.
     Configs(String),
     /// The configs of all definitions that the patterns match; without patterns, of all definitions.
     Across(Vec<Pattern>),
+    /// The definitions that the patterns match.
+    DefinitionsOf(Vec<Pattern>),
 }
 
 /// A list as a client requests it. Sent between nodes.
@@ -160,9 +162,11 @@ impl Reads {
     ) -> Result<ListPage, ListError> {
         principal.authorize(Verb::Read, list.definition())?;
         let keys = match &list.scope {
-            ListScope::Definitions => principal.visible(Verb::Read),
             ListScope::Configs(_) => KeySet::ALL,
-            ListScope::Across(patterns) => named_by(patterns).and(&principal.visible(Verb::Read)),
+            ListScope::Definitions => principal.visible(Verb::Read),
+            ListScope::DefinitionsOf(patterns) | ListScope::Across(patterns) => {
+                named_by(patterns).and(&principal.visible(Verb::Read))
+            }
         };
         let fingerprint = self.fingerprint(&list, principal, &keys);
         if let Some(definition) = list.definition()
@@ -360,7 +364,7 @@ pub(super) fn next_page(page: &Page, total: u64) -> Option<u64> {
 }
 
 /// The definitions that the patterns match; without patterns, all definitions.
-fn named_by(patterns: &[Pattern]) -> KeySet {
+pub(super) fn named_by(patterns: &[Pattern]) -> KeySet {
     if patterns.is_empty() { KeySet::ALL } else { KeySet::of(patterns.iter().filter_map(KeyRange::of)) }
 }
 
@@ -375,7 +379,7 @@ impl ListRequest {
     pub(super) fn definition(&self) -> Option<&str> {
         match &self.scope {
             ListScope::Configs(definition) => Some(definition),
-            ListScope::Definitions | ListScope::Across(_) => None,
+            ListScope::Definitions | ListScope::DefinitionsOf(_) | ListScope::Across(_) => None,
         }
     }
 

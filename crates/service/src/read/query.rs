@@ -40,7 +40,7 @@ impl<'a> Query<'a> {
     pub(super) fn new(state: &'a State, listing: &'a Listing, limits: &Limits) -> Result<Self, ListError> {
         let Listing { list, keys } = listing;
         let key = match &list.scope {
-            ListScope::Definitions => {
+            ListScope::Definitions | ListScope::DefinitionsOf(_) => {
                 let query = query::definitions(&list.params, limits).map_err(invalid)?;
                 return Ok(Self::Definitions(state, keys, query));
             }

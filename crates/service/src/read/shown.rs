@@ -22,7 +22,7 @@ impl Reads {
         list: &ListRequest,
         mut page: ListPage,
     ) -> Result<ListPage, Refusal> {
-        if list.scope == ListScope::Definitions {
+        if matches!(list.scope, ListScope::Definitions | ListScope::DefinitionsOf(_)) {
             return Ok(page);
         }
         // The page may come from a node that has applied more than this one.

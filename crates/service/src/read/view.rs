@@ -10,14 +10,14 @@
 
 use std::sync::Arc;
 
-use crate::read::Reads;
+use crate::read::{Reads, list::named_by};
 use crate::{
     memory_budget::{Reservation, Share},
     redaction::may_see_all,
     request::{Consistency, Principal, Refusal},
 };
 use concord_model::{
-    access_key::Verb,
+    access_key::{Pattern, Verb},
     error::Rejection,
     record::{Config, Deletion, Revision},
     redaction::RedactedPlaces,
@@ -101,7 +101,8 @@ pub struct DeletedList {
 }
 
 impl Reads {
-    /// The deleted definitions that are kept and that the principal may read, those that were deleted last first. At most
+    /// The deleted definitions that are kept, match the patterns and that the principal may read, those that were deleted
+    /// last first; without patterns, all. At most
     /// [`DELETED_DEFINITIONS_MAX`](concord_model::limits::DELETED_DEFINITIONS_MAX).
     ///
     /// # Errors
@@ -109,9 +110,10 @@ impl Reads {
     pub async fn deleted(
         &self,
         principal: &Principal,
+        patterns: &[Pattern],
         consistency: Consistency,
     ) -> Result<DeletedList, Refusal> {
-        let visible = principal.visible(Verb::Read);
+        let visible = named_by(patterns).and(&principal.visible(Verb::Read));
         let state = self.freshness.view(consistency).await?;
         let shown = |kept: &Arc<Collection>| {
             let deletion = kept.definition.standing.deleted?;

@@ -22,6 +22,7 @@ mod filters;
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
+    authors::AuthorView,
     context::Context,
     cpu_pool::Weight,
     request::{Principal, Refusal},
@@ -54,9 +55,12 @@ pub(super) enum Redaction {
 /// The redacted paths of records, by the index of the record.
 pub type RedactedRecords = BTreeMap<usize, RedactedPlaces>;
 
-/// The redacted paths of an event's configs, by the index of the item.
+/// What a client is shown of an event beside its records: the redacted paths of its configs, by the index of the item, and
+/// its author.
 #[derive(Debug, Default)]
 pub struct RedactedEvent {
+    /// Who has made it, and by which change request. Names are in lists alone.
+    pub author: AuthorView,
     /// In the configs after the event.
     pub after: RedactedRecords,
     /// In the configs before the event.
@@ -342,7 +346,8 @@ impl Redactor {
                 self.redact_record(&redaction, after, number, &mut redacted.after).await?;
             }
         }
-        let event = Event::new(event.revision, event.at, &event.by, event.reason.as_ref(), items);
+        let by = (event.by.as_str(), event.reason.as_ref());
+        let event = Event::new(event.revision, event.at, by, items, Vec::new());
         let event = event.ok_or_else(|| Refusal::Internal("an event without items".into()))?;
         Ok((Arc::new(event), redacted))
     }

@@ -149,7 +149,7 @@ async fn data_newer_than_the_applied_state_is_redacted_as_a_whole() {
         let definition = Key::parse("s").unwrap();
         let (key, after) = (config.key.clone(), Some(Arc::new(config)));
         let item = RecordChange::Config { definition, key, before: Before::Nothing, after };
-        Event::new(revision, Timestamp(1), "root", None, vec![item]).unwrap()
+        Event::new(revision, Timestamp(1), ("root", None), vec![item], Vec::new()).unwrap()
     };
     assert!(!service.redactor.is_to_be_redacted(&blind, &event(at)), "there is no mark");
     // The feed or another node's page has it before this node applies it. The entries in between may add a mark.

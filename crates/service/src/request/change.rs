@@ -11,7 +11,7 @@ use super::write::{EnvironmentWrite, Write, decode_operations};
 use concord_model::{
     command::{Command, source::Guard},
     error::{Invalid, Violation},
-    system::change::{ChangeDigest, ChangeId},
+    system::change::{ChangeDigest, ChangeId, Timing},
     unseen::is_unseen,
 };
 
@@ -54,7 +54,7 @@ pub enum ChangeWrite {
         /// The person's words; empty for none.
         comment: String,
     },
-    /// Applies the edition.
+    /// Applies the edition. Before its window a client leaves it to the cluster thereby.
     Apply {
         /// Its id.
         id: String,
@@ -65,6 +65,22 @@ pub enum ChangeWrite {
     Withdraw {
         /// Its id.
         id: String,
+        /// The person's words; empty for none.
+        comment: String,
+    },
+    /// Takes back what it has changed.
+    Revert {
+        /// Its id.
+        id: String,
+        /// The digest of what was applied.
+        digest: [u8; 32],
+    },
+    /// Keeps what it has changed: the cluster takes it back no more.
+    Keep {
+        /// Its id.
+        id: String,
+        /// The digest of what was applied.
+        digest: [u8; 32],
         /// The person's words; empty for none.
         comment: String,
     },
@@ -90,6 +106,8 @@ pub struct NewEdition {
     pub description: String,
     /// What it does.
     pub operations: ProposedOperations,
+    /// When it is applied, and taken back.
+    pub timing: Timing,
     /// The key of the digest, which nobody is shown.
     pub seal: [u8; 32],
 }
@@ -136,7 +154,9 @@ impl ChangeWrite {
             | Self::Rebase { id, .. }
             | Self::Judge { id, .. }
             | Self::Apply { id, .. }
-            | Self::Withdraw { id, .. } => id,
+            | Self::Withdraw { id, .. }
+            | Self::Revert { id, .. }
+            | Self::Keep { id, .. } => id,
         }
     }
 
@@ -144,7 +164,12 @@ impl ChangeWrite {
     pub(crate) fn edition(&self) -> Option<&NewEdition> {
         match self {
             Self::Create { edition, .. } | Self::Edit { edition, .. } => Some(edition),
-            Self::Rebase { .. } | Self::Judge { .. } | Self::Apply { .. } | Self::Withdraw { .. } => None,
+            Self::Rebase { .. }
+            | Self::Judge { .. }
+            | Self::Apply { .. }
+            | Self::Withdraw { .. }
+            | Self::Revert { .. }
+            | Self::Keep { .. } => None,
         }
     }
 
@@ -155,27 +180,52 @@ impl ChangeWrite {
                 ProposedOperations::Records(operations) => operations,
                 ProposedOperations::Undelete { .. } | ProposedOperations::Environment(_) => &mut [],
             },
-            Self::Rebase { .. } | Self::Judge { .. } | Self::Apply { .. } | Self::Withdraw { .. } => &mut [],
+            Self::Rebase { .. }
+            | Self::Judge { .. }
+            | Self::Apply { .. }
+            | Self::Withdraw { .. }
+            | Self::Revert { .. }
+            | Self::Keep { .. } => &mut [],
         }
     }
 
-    /// Whether it applies one.
-    pub(crate) fn applies(&self) -> bool {
-        matches!(self, Self::Apply { .. })
+    /// Whether it is decided as the write of other operations: those that it applies, or what takes them back.
+    pub(crate) fn is_of_records(&self) -> bool {
+        matches!(self, Self::Apply { .. } | Self::Revert { .. })
     }
 
     /// Whether it may have many operations.
     pub(crate) fn is_large(&self) -> bool {
         match self {
-            Self::Create { .. } | Self::Edit { .. } | Self::Rebase { .. } | Self::Apply { .. } => true,
-            Self::Judge { .. } | Self::Withdraw { .. } => false,
+            Self::Create { .. }
+            | Self::Edit { .. }
+            | Self::Rebase { .. }
+            | Self::Apply { .. }
+            | Self::Revert { .. } => true,
+            Self::Judge { .. } | Self::Withdraw { .. } | Self::Keep { .. } => false,
         }
     }
 }
 
-/// An edition that is being applied, as the leader has found it.
+/// What is done with an edition, as the leader has found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EditionUse {
+    /// It is applied.
+    Apply,
+    /// It is left to the cluster, which applies it in its window.
+    Schedule,
+    /// It is taken back, by a bypass or not.
+    Revert {
+        /// Whether by a bypass.
+        is_bypass: bool,
+    },
+}
+
+/// An edition that is being applied or taken back, as the leader has found it.
 #[derive(Debug)]
-pub(crate) struct AppliedEdition {
+pub(crate) struct UsedEdition {
+    /// What is done with it.
+    pub(crate) purpose: EditionUse,
     /// The change request.
     pub(crate) id: ChangeId,
     /// The edition.
@@ -184,7 +234,7 @@ pub(crate) struct AppliedEdition {
     pub(crate) digest: ChangeDigest,
     /// The key of the digest.
     pub(crate) seal: [u8; 32],
-    /// What it rests on.
+    /// What it rests on; of one that is taken back, what it has left.
     pub(crate) bases: Vec<Guard>,
     /// The command of an operation that is alone; the others are the operations of the request.
     pub(crate) alone: Option<Command>,

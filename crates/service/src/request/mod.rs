@@ -27,8 +27,8 @@ use concord_model::{
 };
 use concord_net::NodeId;
 
-pub(super) use change::{AppliedEdition, check_words};
 pub use change::{ChangeJudgement, ChangeWrite, NewEdition, ProposedOperations};
+pub(super) use change::{EditionUse, UsedEdition, check_words};
 pub use principal::Principal;
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
@@ -87,8 +87,8 @@ impl Caller {
 pub(super) struct WriteRequest {
     pub(super) caller: Caller,
     pub(super) write: Write,
-    /// The edition of a change request that the write applies. The leader sets it; it is not sent.
-    pub(super) edition: Option<Box<AppliedEdition>>,
+    /// The edition of a change request that the write applies or takes back. The leader sets it; it is not sent.
+    pub(super) edition: Option<Box<UsedEdition>>,
 }
 
 impl WriteRequest {
@@ -209,10 +209,13 @@ pub struct ClusterView {
 }
 
 /// The types of alarms, so that each has a sample before it is raised.
-pub const ALARMS: [&str; 17] = [
+pub const ALARMS: [&str; 23] = [
+    "approvers_missing",
     "audit",
     "bypass_unreviewed",
     "certificate",
+    "change_failed",
+    "change_waits",
     "clock",
     "data_key",
     "discarded_log",
@@ -224,7 +227,10 @@ pub const ALARMS: [&str; 17] = [
     "log_stalled",
     "log_time",
     "no_leader",
+    "revert_failed",
+    "revert_held",
     "rolled_back",
+    "schedule_waits_for_clock",
     "slow_flush",
     "unreachable",
 ];

@@ -3,7 +3,7 @@
 //! **Invariant:** [`Principal::authorize`] alone decides whether a principal may do something. Lists are filtered by
 //! the same grants: definitions and configs by [`Principal::visible`], access keys by [`Principal::may_see_key`], the rows of
 //! the usage by [`Principal::may_name`] and [`Principal::may_name_key`], environments by
-//! [`Principal::may_see_environment`].
+//! [`Principal::may_see_environment`], change requests by [`Principal::may_see_change`].
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use concord_model::{
     access_key::{AccessKey, KeyId, Pattern, Verb},
     key_set::{KeyRange, KeySet},
     record::Revision,
-    system::environment::DEFAULT_ENVIRONMENT,
+    sabotage,
+    system::{change::Scope, environment::DEFAULT_ENVIRONMENT},
 };
 
 /// The id of the root key: the author of changes made with it.
@@ -145,6 +146,12 @@ impl Principal {
         own.grants.named().any(outside)
     }
 
+    /// Whether it may see a change request of this scope: it may read everything that the change request changes.
+    #[must_use]
+    pub(crate) fn may_see_change(&self, scope: &Scope) -> bool {
+        self.may_in(Verb::Read, scope) || sabotage::is("hidden-change-shown")
+    }
+
     /// Authorizes a verb for all definitions that an environment can have.
     ///
     /// # Errors
@@ -183,7 +190,7 @@ impl Principal {
             return self.authorize_one(write);
         }
         for (place, operation) in (0..).zip(write.operations()) {
-            if place > 0 && concord_model::sabotage::is("batch-grant-skipped") {
+            if place > 0 && sabotage::is("batch-grant-skipped") {
                 break;
             }
             self.authorize_one(operation).map_err(|refusal| refusal.of_operation(place))?;

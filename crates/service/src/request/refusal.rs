@@ -116,6 +116,36 @@ impl From<NothingToRestore> for Refusal {
 }
 
 impl Refusal {
+    /// Why something that was done can't be shown. What would say that nothing was done says that it is undecided.
+    #[must_use]
+    pub(crate) fn after_done(self) -> Self {
+        match self {
+            Self::Unavailable(text) | Self::StorageFull(text) | Self::LimitReached(text) => {
+                Self::Undecided(text)
+            }
+            Self::Overloaded => Self::Undecided("this node has too much to do".into()),
+            Self::Rejected(_)
+            | Self::Invalid(_)
+            | Self::Undecided(_)
+            | Self::Internal(_)
+            | Self::Conflict(_)
+            | Self::NoMember(_)
+            | Self::Expired(_)
+            | Self::NotThere(_)
+            | Self::Breaks { .. }
+            | Self::Forbidden { .. }
+            | Self::KeyEnded
+            | Self::NotUniqueYet { .. }
+            | Self::Building(_)
+            | Self::CursorExpired(_)
+            | Self::OfOperation(..)
+            | Self::DefinitionNotThere(_)
+            | Self::DeletionNotKept(_)
+            | Self::AuditOff
+            | Self::ChangeStale(_) => self,
+        }
+    }
+
     /// The refusal of an operation as a refusal of its batch. A refusal that is not about the operation stays as it is.
     #[must_use]
     pub fn of_operation(self, place: u32) -> Self {

@@ -192,6 +192,11 @@ impl EnvironmentWrite {
         }
     }
 
+    /// Whether it sets a freeze, for which an incident may be the reason.
+    pub(crate) fn has_freeze(&self) -> bool {
+        matches!(self, Self::Put { rules, .. } if !rules.freezes.is_empty())
+    }
+
     fn effect(&self) -> Effect {
         match self {
             Self::Put { .. } => Effect::Access,

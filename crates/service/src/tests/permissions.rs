@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Caller, Check, CheckCondition, EnvironmentRules, LazySchema, MemberChange, NewProtection, NewSchema,
-    NewUnique, Restored, Rollback, Undelete, Write,
+    Caller, Check, CheckCondition, EnvironmentRules, FlagRequest, LazySchema, MemberChange, NewProtection,
+    NewSchema, NewUnique, Restored, Rollback, Undelete, Write,
     audit::AuditQuery,
     read::list::{ListRequest, ListScope, PageSource},
     testing::{key, service},
@@ -131,11 +131,18 @@ async fn every_read_is_authorized_before_any_lookup() {
         let fresh = PageSource::Fresh(LINEARIZABLE);
         let list = ListRequest { scope: ListScope::Configs(d.into()), params: Vec::new() };
         let watch = |definition: &str| WatchRequest {
+            of_change_requests: false,
             definitions: vec![definition.into()],
             configs: Vec::new(),
             filters: Vec::new(),
             has_prev: false,
             start: WatchStart::Now,
+            consistency: LINEARIZABLE,
+        };
+        let flags = |definition| FlagRequest {
+            definition,
+            flag: None,
+            context: concord_flags::Context::empty(),
             consistency: LINEARIZABLE,
         };
         let latest = |definition: &str| LatestRequest {
@@ -154,13 +161,21 @@ async fn every_read_is_authorized_before_any_lookup() {
             is_forbidden(service.history.definition_history(&principal, LINEARIZABLE, d, range).await),
             is_forbidden(service.history.config_at(&principal, LINEARIZABLE, name, 1).await),
             is_forbidden(listed.map_err(|error| error.refusal)),
+            is_forbidden(service.flags.evaluate(&principal, flags(d)).await),
+            is_forbidden(service.flags.document(&principal, d, LINEARIZABLE).await),
             is_forbidden(service.watches.watch(principal.clone(), watch(d)).await),
             is_forbidden(service.watches.watch(principal.clone(), watch("billing.*")).await),
             is_forbidden(service.watches.poll(principal.clone(), watch(d), Duration::ZERO).await),
             is_forbidden(service.watches.latest(principal.clone(), latest(d)).await),
             is_forbidden(service.watches.latest(principal.clone(), latest("billing.*")).await),
         ];
-        assert_eq!(answers, [expected; 10], "{principal:?}");
+        assert_eq!(answers, [expected; 12], "{principal:?}");
+        // Of change requests: whoever may read something may ask, and sees those of which they may read all.
+        let requests = WatchRequest { of_change_requests: true, definitions: Vec::new(), ..watch(d) };
+        let may_read = principal.authorize(Verb::Read, None).is_ok();
+        let polled = service.watches.poll(principal.clone(), requests.clone(), Duration::ZERO).await;
+        assert_eq!(is_forbidden(polled), !may_read, "{principal:?}");
+        assert_eq!(is_forbidden(service.watches.watch(principal.clone(), requests).await), !may_read);
         let mut both = watch(d);
         both.definitions.push("secret".into());
         let may_both = principal.key.is_none();
@@ -177,6 +192,7 @@ async fn a_list_or_watch_of_everything_covers_what_a_key_may_read() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let everything = || WatchRequest {
+        of_change_requests: false,
         definitions: Vec::new(),
         configs: Vec::new(),
         filters: Vec::new(),

@@ -83,6 +83,7 @@ async fn a_key_expires_at_its_time_whatever_one_clock_shows_and_never_returns() 
 
 async fn watch(node: &Scripted) -> OpenWatch {
     let request = WatchRequest {
+        of_change_requests: false,
         definitions: Vec::new(),
         configs: Vec::new(),
         filters: Vec::new(),

@@ -147,6 +147,7 @@ fn definition<'a>(state: &'a State, scope: &WatchScope, place: u64) -> Option<Op
         }
         WatchScope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
         WatchScope::Configs(key, _) => (place == 0).then(|| by_key(key)),
+        WatchScope::ChangeRequests(_) => None,
     }
 }
 
@@ -159,5 +160,6 @@ fn config<'a>(found: &'a Collection, scope: &WatchScope, place: u64) -> Option<O
         WatchScope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }
+        WatchScope::ChangeRequests(_) => None,
     }
 }

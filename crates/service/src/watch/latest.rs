@@ -16,7 +16,9 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{Notice, OpenWatch, PolledEvent, WatchRequest, WatchStart, Watches, scope::WatchScope};
-use crate::{Consistency, Level, Principal, Refusal, Reservation, Share, run_blocking};
+use crate::{
+    Consistency, Level, Principal, Refusal, Reservation, Share, authors::AuthorFilter, run_blocking,
+};
 use concord_model::{limits::POLL_BYTES_MAX, record::Revision, time::Timestamp};
 use concord_state::{State, feed::Event};
 
@@ -32,15 +34,22 @@ const EXAMINED_MAX: u64 = 128 << 10;
 /// Which changes a list has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListedChanges {
-    /// Only those of this access key.
+    /// Only those of this author: the id or the name of an access key, or the label of its person.
     pub by: Option<String>,
     /// Only those from this time on.
     pub since: Option<Timestamp>,
 }
 
-impl ListedChanges {
+/// Which changes a list has, for the client that has asked for it.
+#[derive(Debug, Clone)]
+pub(super) struct ChangesFilter {
+    by: Option<Arc<AuthorFilter>>,
+    since: Option<Timestamp>,
+}
+
+impl ChangesFilter {
     pub(super) fn has(&self, event: &Event) -> bool {
-        self.by.as_ref().is_none_or(|by| event.by == *by) && self.since.is_none_or(|since| event.at >= since)
+        self.by.as_ref().is_none_or(|by| by.has(event)) && self.since.is_none_or(|since| event.at >= since)
     }
 }
 
@@ -137,6 +146,9 @@ impl Watches {
         let deadline = self.cx.read_deadline();
         let state = self.freshness.view(request.consistency).await?;
         let mut oldest = self.oldest(&state, &request.listed).await?;
+        let by = request.listed.by.as_ref();
+        let by = by.map(|by| Arc::new(AuthorFilter::new(&state, &principal, by)));
+        let filter = ChangesFilter { by, since: request.listed.since };
         let mut page = LatestChanges {
             events: Vec::new(),
             next_before: None,
@@ -170,7 +182,7 @@ impl Watches {
             };
             let begun = Instant::now();
             let window = ChangesWindow { after, upto };
-            match self.read_window(&principal, &request, window, &mut newest).await {
+            match self.read_window(&principal, (&request, &filter), window, &mut newest).await {
                 Ok(true) => {}
                 Ok(false) if examined == 0 => return Err(Refusal::Overloaded),
                 // The next page begins with this window.
@@ -218,11 +230,12 @@ impl Watches {
     async fn read_window(
         self: &Arc<Self>,
         principal: &Principal,
-        request: &LatestRequest,
+        (request, filter): (&LatestRequest, &ChangesFilter),
         window: ChangesWindow,
         newest: &mut NewestChanges,
     ) -> Result<bool, Refusal> {
         let wanted = WatchRequest {
+            of_change_requests: false,
             definitions: request.definitions.clone(),
             configs: request.configs.clone(),
             filters: Vec::new(),
@@ -232,7 +245,7 @@ impl Watches {
             consistency: Consistency { level: Level::Local { max_staleness: None }, min_revision: None },
         };
         let mut watch = self.watch(principal.clone(), wanted).await?;
-        watch.list(request.listed.clone(), window.upto);
+        watch.list(filter.clone(), window.upto);
         while let Some(notice) = watch.next().await {
             match notice {
                 Notice::Changes(event, ..) if event.revision > window.upto => return Ok(true),
@@ -252,7 +265,7 @@ impl Watches {
 
 impl OpenWatch {
     /// Makes it a list of the changes up to a revision.
-    fn list(&mut self, listed: ListedChanges, upto: Revision) {
+    fn list(&mut self, listed: ChangesFilter, upto: Revision) {
         self.is_new = false;
         self.begun_at = upto;
         self.listed = Some(listed);

@@ -57,7 +57,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Consistency, Level, Principal, RedactedEvent, Refusal, Reservation, Share};
 use concord_consensus::Consensus;
-use concord_model::{error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision};
+use concord_model::{access_key::Verb, error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision};
 use concord_state::{
     State,
     feed::{Event, EventPage, Feed, RecordChange},
@@ -69,6 +69,7 @@ pub use hub::WatchHub;
 use hub::WatchRegistration;
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
+use latest::ChangesFilter;
 pub use latest::{LatestChanges, LatestRequest, ListedChanges};
 use permissions::{WatchPermission, renew_periodically};
 pub use poll::{PolledChanges, PolledEvent};
@@ -97,6 +98,8 @@ pub enum WatchStart {
 /// A watch as a client requests it.
 #[derive(Debug, Clone)]
 pub struct WatchRequest {
+    /// Whether the watch is for change requests, and not for records. Then it has no keys and no filters.
+    pub of_change_requests: bool,
     /// Keys of definitions, and patterns of keys. Empty for all.
     pub definitions: Vec<String>,
     /// Keys of configs of the one definition. Empty for all.
@@ -122,6 +125,15 @@ pub enum Notice {
     Progress(Revision),
     /// The watch ends, for this reason.
     End(Refusal),
+}
+
+/// Which events are taken of those that were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EventLook {
+    /// All: what the client may not see is redacted then.
+    Any,
+    /// Those that are returned as they are.
+    OnlyOpen,
 }
 
 /// An open watch.
@@ -150,7 +162,7 @@ pub struct OpenWatch {
     /// When the poll ends. `None` for a stream.
     poll_until: Option<Instant>,
     /// Set if it is a list of changes: which ones it has.
-    listed: Option<ListedChanges>,
+    listed: Option<ChangesFilter>,
     /// The revision of the state at which it began. Of a list, the last revision that it has.
     begun_at: Revision,
     is_new: bool,
@@ -200,7 +212,11 @@ impl Watches {
         principal: Principal,
         request: WatchRequest,
     ) -> Result<OpenWatch, Refusal> {
-        let scope = WatchScope::of(&principal, &request.definitions, &request.configs)?;
+        let scope = if request.of_change_requests {
+            WatchScope::ChangeRequests(principal.visible(Verb::Read))
+        } else {
+            WatchScope::of(&principal, &request.definitions, &request.configs)?
+        };
         scope.authorize(&principal)?;
         let hub = &self.hub;
         let permission = hub.permissions.register(&principal, hub.watches_max_of(&principal))?;
@@ -398,11 +414,14 @@ impl OpenWatch {
             || self.initial.is_some()
             || self.selection.is_broken()
             || self.permission.is_to_be_checked()
-            || self.events.front().is_some_and(|event| self.is_to_be_redacted(event))
+            || self.selection.scope().is_of_change_requests()
+            || self.listed.is_some()
         {
             return None;
         }
-        self.next_read().ok().flatten()
+        let mut notice = self.next_read(EventLook::OnlyOpen).ok().flatten()?;
+        self.name_request(&mut notice);
+        Some(notice)
     }
 
     fn end(&mut self, notice: Notice) -> Notice {
@@ -450,11 +469,10 @@ impl OpenWatch {
             // A client that is disconnected before the first change knows where to resume.
             return Ok(Notice::Progress(self.position));
         }
-        let heartbeat_due =
-            self.poll_until.unwrap_or(self.last_notice + self.watches.cx.options.watch_heartbeat);
+        let heartbeat_due = self.notice_due();
         loop {
             self.permission.check(self.selection.scope())?;
-            if let Some(notice) = self.next_read()? {
+            if let Some(notice) = self.next_read(EventLook::Any)? {
                 return Ok(notice);
             }
             let left = self.watches.cx.peers.left.clone();
@@ -486,6 +504,11 @@ impl OpenWatch {
         }
     }
 
+    /// When a notice without changes is due.
+    fn notice_due(&self) -> Instant {
+        self.poll_until.unwrap_or(self.last_notice + self.watches.cx.options.watch_heartbeat)
+    }
+
     /// Reserves the memory of one chunk of the initial state, and waits for it. A slow client holds the chunk until it has
     /// read it.
     async fn reserve_initial_chunk(&self) -> Result<Reservation, Refusal> {
@@ -502,12 +525,16 @@ impl OpenWatch {
         }
     }
 
-    /// The next event among those read of which the watch returns at least a part.
-    fn next_read(&mut self) -> Result<Option<Notice>, Refusal> {
+    /// The next event among those read of which the watch returns at least a part. Each one that it comes to is looked at:
+    /// the first may be none that the watch returns.
+    fn next_read(&mut self, look: EventLook) -> Result<Option<Notice>, Refusal> {
         if let Some(refusal) = self.selection.take_broken() {
             return Err(refusal);
         }
         while let Some(event) = self.events.front() {
+            if look == EventLook::OnlyOpen && (self.is_ahead(event) || self.is_to_be_redacted(event)) {
+                return Ok(None);
+            }
             // A list has no records that would have to be read again.
             if self.listed.is_none() {
                 self.check_undeleted(event)?;

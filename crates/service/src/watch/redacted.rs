@@ -9,8 +9,8 @@
 //!
 //! **Invariant:** no notice contains a value that its client may not see, or was selected by such a value.
 
-use super::{Notice, OpenWatch, WatchRequest, WatchStart, Watches, scope::WatchScope};
-use crate::{Principal, Refusal};
+use super::{Notice, OpenWatch, Selected, WatchRequest, WatchStart, Watches, scope::WatchScope};
+use crate::{Principal, Refusal, authors, change_requests};
 use concord_model::{access_key::Verb, record::Definition};
 use concord_state::{State, feed::Event};
 
@@ -61,7 +61,62 @@ impl OpenWatch {
 
     /// The next notice, as the client may see it.
     pub(super) async fn wait_redacted(&mut self) -> Result<Notice, Refusal> {
-        let notice = self.wait().await?;
+        loop {
+            let notice = self.wait().await?;
+            let Notice::Changes(event, Selected::ChangeRequests(_), redacted) = notice else {
+                return self.shown(notice).await;
+            };
+            // Names and environments are those of a state that has the event.
+            let state = self.watches.freshness.state_to_show(event.revision).await?;
+            let principal = self.permission.principal().ok_or(Refusal::KeyEnded)?;
+            let seen = change_requests::events(&state, &principal, &event);
+            if !seen.is_empty() {
+                return Ok(Notice::Changes(event, Selected::ChangeRequests(seen), redacted));
+            }
+            // One that the client may not see is no reason to be silent.
+            if self.is_due(self.notice_due()) {
+                return Ok(Notice::Progress(self.position));
+            }
+        }
+    }
+
+    /// Whether an event is of a change request, and not applied yet: who may see that is not known.
+    pub(super) fn is_ahead(&self, event: &Event) -> bool {
+        !event.change_requests.is_empty() && self.watches.cx.applied().revision() < event.revision
+    }
+
+    /// Names the change request of an event that is applied.
+    pub(super) fn name_request(&self, notice: &mut Notice) {
+        if let Notice::Changes(event, _, redacted) = notice
+            && !event.change_requests.is_empty()
+            && let Some(principal) = self.permission.principal()
+        {
+            let state = self.watches.cx.applied();
+            redacted.author = authors::of_event(&state, &principal, event, false);
+        }
+    }
+
+    /// A notice about records, as the client may see it, with the author of a change.
+    async fn shown(&self, notice: Notice) -> Result<Notice, Refusal> {
+        let with_names = self.listed.is_some();
+        let author = match &notice {
+            Notice::Changes(event, ..) if with_names || !event.change_requests.is_empty() => {
+                let state = self.watches.freshness.state_to_show(event.revision).await?;
+                let principal = self.permission.principal().ok_or(Refusal::KeyEnded)?;
+                authors::of_event(&state, &principal, event, with_names)
+            }
+            Notice::Changes(..) | Notice::State(_) | Notice::Progress(_) | Notice::End(_) => {
+                return self.redacted(notice).await;
+            }
+        };
+        let mut notice = self.redacted(notice).await?;
+        if let Notice::Changes(_, _, redacted) = &mut notice {
+            redacted.author = author;
+        }
+        Ok(notice)
+    }
+
+    async fn redacted(&self, notice: Notice) -> Result<Notice, Refusal> {
         // The key may have expired since the watch checked.
         let principal = self.permission.principal().ok_or(Refusal::KeyEnded)?;
         if principal.key.is_none() {

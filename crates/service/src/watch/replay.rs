@@ -6,12 +6,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{hub::READ_MAX, scope::WatchScope};
+use crate::authors::has_changed_at;
 use concord_consensus::Consensus;
 use concord_model::{
     key::Key,
     record::{Config, Definition, Revision},
 };
-use concord_state::feed::{Before, Event, EventPage, RecordChange};
+use concord_state::feed::{Before, ChangeRequestEdit, Event, EventPage, RecordChange};
 use concord_storage::{HistoryChanges, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
 
 /// Changes that one read examines at most: some ten milliseconds of a blocking thread.
@@ -80,7 +81,7 @@ impl Replay {
                 return Ok((piece, None));
             };
             piece.upto = change.revision;
-            if let Some(event) = self.event(change)?.filter(|event| self.is_in_scope(event)) {
+            if let Some(event) = self.event(change)?.filter(|event| self.scope.contains_any_of(event)) {
                 bytes += event.bytes();
                 piece.events.push(Arc::new(event));
             }
@@ -94,12 +95,17 @@ impl Replay {
         Ok((piece, Some(self)))
     }
 
-    fn is_in_scope(&self, event: &Event) -> bool {
-        event.items.iter().any(|item| self.scope.contains(item))
-    }
-
     fn event(&mut self, change: StoredChange) -> Result<Option<Event>, HistoryError> {
+        let by = (change.by.as_str(), change.reason.as_ref());
+        if self.scope.is_of_change_requests() {
+            let edits = change.edits.iter().filter_map(|edit| {
+                let StoredEdit::System { before, after } = edit else { return None };
+                ChangeRequestEdit::of(before.as_ref(), after.as_ref())
+            });
+            return Ok(Event::new(change.revision, change.at, by, Vec::new(), edits.collect()));
+        }
         let mut items = Vec::with_capacity(change.edits.len());
+        let mut change_requests = Vec::new();
         for edit in change.edits {
             match edit {
                 StoredEdit::Definition { id, key, before, after } => {
@@ -142,15 +148,23 @@ impl Replay {
                         *undeleted_configs = Some(configs);
                     }
                 }
+                StoredEdit::System { after, .. } => {
+                    // Of the change requests that it changed, that which made it is named: others would only take memory.
+                    let made = after.filter(|record| has_changed_at(record, change.revision));
+                    change_requests.extend(ChangeRequestEdit::of(None, made.as_ref()));
+                }
                 StoredEdit::Reindexed { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
-                | StoredEdit::System { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => {}
             }
         }
-        Ok(Event::new(change.revision, change.at, &change.by, change.reason.as_ref(), items))
+        if items.is_empty() {
+            // No watch of records returns it.
+            return Ok(None);
+        }
+        Ok(Event::new(change.revision, change.at, by, items, change_requests))
     }
 
     /// The config that the change at a revision wrote. The segment of a change that replaced it has it.

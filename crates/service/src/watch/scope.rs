@@ -2,7 +2,8 @@
 //!
 //! A watch names definitions by their keys and by patterns (`billing.*`). A definition that is named by its key must be
 //! granted, or the watch is rejected. A pattern, and a watch that names nothing, covers the definitions that the client
-//! may read. When the grants change that set, the watch ends, and the client must resync.
+//! may read. When the grants change that set, the watch ends, and the client must resync. So does a watch of change
+//! requests: which of them a client sees depends on all that it may read.
 //!
 //! **Invariant:** a watch returns nothing outside its scope, and its scope is within the grants of its client as they were
 //! last authorized.
@@ -17,7 +18,7 @@ use concord_model::{
     key_set::{KeyRange, KeySet},
     limits::WATCH_KEYS_MAX,
 };
-use concord_state::feed::RecordChange;
+use concord_state::feed::{Event, RecordChange};
 
 /// The message for a filter, or keys of configs, without exactly one definition.
 pub(super) const NEEDS_ONE_DEFINITION: &str =
@@ -34,6 +35,8 @@ pub(super) enum WatchScope {
     Definitions(BTreeSet<Key>),
     /// These configs of one definition, and the definition itself.
     Configs(Key, BTreeSet<Key>),
+    /// No records: the change requests of these definitions, which are all that the client may read.
+    ChangeRequests(KeySet),
 }
 
 /// Definitions by keys and patterns.
@@ -112,10 +115,10 @@ impl WatchScope {
                 let readable = of.asked.and(&principal.visible(Verb::Read));
                 if readable == of.readable { Ok(()) } else { forbidden }
             }
-            Self::Visible(keys) if principal.visible(Verb::Read) == *keys => {
+            Self::Visible(keys) | Self::ChangeRequests(keys) if principal.visible(Verb::Read) == *keys => {
                 principal.authorize(Verb::Read, None)
             }
-            Self::Visible(_) => forbidden,
+            Self::Visible(_) | Self::ChangeRequests(_) => forbidden,
         }
     }
 
@@ -123,6 +126,7 @@ impl WatchScope {
     pub(super) fn topics(&self) -> Vec<Topic> {
         match self {
             Self::Visible(_) | Self::Matching(_) => vec![Topic::All],
+            Self::ChangeRequests(_) => vec![Topic::ChangeRequests],
             Self::Definitions(keys) => keys.iter().cloned().map(Topic::Definition).collect(),
             Self::Configs(definition, keys) => {
                 let config = |key: &Key| Topic::Config(definition.clone(), key.clone());
@@ -137,7 +141,7 @@ impl WatchScope {
         match self {
             Self::Configs(key, _) => Some(key),
             Self::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Self::Definitions(_) | Self::Matching(_) | Self::Visible(_) => None,
+            Self::Definitions(_) | Self::Matching(_) | Self::Visible(_) | Self::ChangeRequests(_) => None,
         }
     }
 
@@ -146,7 +150,22 @@ impl WatchScope {
         match self {
             Self::Visible(keys) => Some(keys),
             Self::Matching(of) => Some(&of.readable),
-            Self::Definitions(_) | Self::Configs(..) => None,
+            Self::Definitions(_) | Self::Configs(..) | Self::ChangeRequests(_) => None,
+        }
+    }
+
+    /// Whether the watch is for change requests, and not for records.
+    pub(super) fn is_of_change_requests(&self) -> bool {
+        matches!(self, Self::ChangeRequests(_))
+    }
+
+    /// Whether something of an event is in the scope.
+    pub(super) fn contains_any_of(&self, event: &Event) -> bool {
+        match self {
+            Self::ChangeRequests(_) => !event.change_requests.is_empty(),
+            Self::Visible(_) | Self::Matching(_) | Self::Definitions(_) | Self::Configs(..) => {
+                event.items.iter().any(|item| self.contains(item))
+            }
         }
     }
 
@@ -161,7 +180,7 @@ impl WatchScope {
     pub(super) fn contains_config(&self, definition: &Key, key: &Key) -> bool {
         match self {
             Self::Configs(of, keys) => of == definition && keys.contains(key),
-            Self::Visible(_) | Self::Matching(_) | Self::Definitions(_) => {
+            Self::Visible(_) | Self::Matching(_) | Self::Definitions(_) | Self::ChangeRequests(_) => {
                 self.contains_definition(definition)
             }
         }
@@ -173,6 +192,7 @@ impl WatchScope {
             Self::Matching(of) => of.readable.contains(key.as_str()),
             Self::Definitions(keys) => keys.contains(key),
             Self::Configs(definition, _) => definition == key,
+            Self::ChangeRequests(_) => false,
         }
     }
 }

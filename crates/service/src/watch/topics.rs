@@ -1,6 +1,6 @@
 //! Topics: what watches wait for, and when a change wakes them.
 //!
-//! A *topic* is everything, a definition with its configs, a definition alone, or a config. A topic lists only its last
+//! A *topic* is all records, a definition with its configs, a definition alone, a config, or all change requests. A topic lists only its last
 //! few revisions. A watch that is further behind reads the whole feed, and older changes from the history. The lists are
 //! a shortcut, never the source of truth.
 //!
@@ -21,7 +21,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::hub::READ_MAX;
 use concord_model::{key::Key, record::Revision};
-use concord_state::feed::{EventPage, RecordChange};
+use concord_state::feed::{Event, EventPage, RecordChange};
 
 /// Revisions that a topic lists: as many events as one read returns.
 pub(super) const TOPIC_REVISIONS_MAX: usize = READ_MAX.events;
@@ -36,8 +36,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// What a watch can wait for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
-    /// Everything.
+    /// All definitions and configs.
     All,
+    /// All change requests.
+    ChangeRequests,
     /// A definition with all its configs.
     Definition(Key),
     /// A definition without its configs.
@@ -112,8 +114,7 @@ impl Topics {
         }
         let mut touched = BTreeSet::new();
         for event in &piece.events {
-            let topics = event.items.iter().flat_map(topics_of);
-            for topic in std::iter::once(Topic::All).chain(topics) {
+            for topic in topics_of(event) {
                 let Some(state) = self.by_topic.get_mut(&topic) else { continue };
                 if state.revisions.back() != Some(&event.revision) {
                     state.revisions.push_back(event.revision);
@@ -214,8 +215,15 @@ fn watches<'a>(topics: impl Iterator<Item = &'a TopicState>) -> Vec<Arc<Notify>>
     by_id.into_values().cloned().collect()
 }
 
+/// The topics of an event.
+fn topics_of(event: &Event) -> impl Iterator<Item = Topic> {
+    let all = (!event.items.is_empty()).then_some(Topic::All);
+    let change_requests = (!event.change_requests.is_empty()).then_some(Topic::ChangeRequests);
+    all.into_iter().chain(change_requests).chain(event.items.iter().flat_map(topics_of_item))
+}
+
 /// The topics of an item, apart from [`Topic::All`].
-fn topics_of(item: &RecordChange) -> [Topic; 2] {
+fn topics_of_item(item: &RecordChange) -> [Topic; 2] {
     match item {
         RecordChange::Definition { key, .. } => {
             [Topic::Definition(key.clone()), Topic::DefinitionAlone(key.clone())]

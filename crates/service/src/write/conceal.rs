@@ -17,6 +17,10 @@ use concord_state::State;
 
 /// A refusal as the principal may see it.
 pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
+    // The client of a change request may read all of its definitions. Secret values are hidden before.
+    if write.change().is_some() {
+        return refusal;
+    }
     let operation = |place: u32| {
         usize::try_from(place).ok().and_then(|place| write.operations().get(place)).unwrap_or(write)
     };
@@ -114,6 +118,7 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::Unauthored
         | Rejection::ChangeRequired { .. }
         | Rejection::EnvironmentFrozen { .. }
+        | Rejection::FreezeLeft { .. }
         | Rejection::EnvironmentNotFound
         | Rejection::TooManyEnvironments
         | Rejection::NotAttestable(_)
@@ -130,7 +135,11 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::OwnChange
         | Rejection::TooManyChanges(_)
         | Rejection::ChangesFull
-        | Rejection::ChangeTooLarge(_) => None,
+        | Rejection::ChangeTooLarge(_)
+        | Rejection::ChangeNotDue(_)
+        | Rejection::NotRevertible(_)
+        | Rejection::NotApprover
+        | Rejection::SenderEnded => None,
     }
 }
 

@@ -190,7 +190,13 @@ impl Writes {
 
     /// Refuses writes that need space on the disk while the reserve is used up.
     fn check_disk(&self, write: &Write) -> Result<(), Refusal> {
-        if write.is_removal() { self.disk_space.check_waiting_changes() } else { self.disk_space.check() }
+        if write.is_removal() {
+            return self.disk_space.check_waiting_changes();
+        }
+        match write.environment().filter(|write| write.has_freeze()) {
+            Some(freeze) => self.disk_space.check_incident(freeze.name()),
+            None => self.disk_space.check(),
+        }
     }
 
     async fn attempt(
@@ -219,8 +225,8 @@ impl Writes {
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Decision> {
-        if request.write.change().is_some_and(ChangeWrite::applies) {
-            return Box::pin(self.decide_applied(consensus, request, deadline)).await;
+        if request.write.change().is_some_and(ChangeWrite::is_of_records) {
+            return Box::pin(self.decide_edition(consensus, request, deadline)).await;
         }
         if request.caller.dry_run {
             return Box::pin(self.dry_run(consensus, request, deadline)).await;
@@ -231,14 +237,14 @@ impl Writes {
         decided
     }
 
-    /// Decides the write of the operations of a change request that is to be applied.
-    async fn decide_applied(
+    /// Decides the write of the operations of a change request that is to be applied, or of what takes it back.
+    pub(super) async fn decide_edition(
         self: &Arc<Self>,
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Decision> {
-        let inner = match self.applying(consensus, request, deadline).await? {
+        let inner = match self.using(consensus, request, deadline).await? {
             Ok(inner) => Arc::new(inner),
             Err(decision) => return Ok(decision),
         };
@@ -250,16 +256,16 @@ impl Writes {
             Err(AttemptError::Refused(_)) => true,
             Err(AttemptError::Retry(_) | AttemptError::Unknown(_) | AttemptError::Begun(_)) => false,
         };
-        if is_refused && let Ok(Err(decision)) = self.applying(consensus, request, deadline).await {
-            // Another client has applied it in between.
+        if is_refused && let Ok(Err(decision)) = self.using(consensus, request, deadline).await {
+            // Another client has done it in between.
             return Ok(decision);
         }
         decided
     }
 
-    /// The write of the operations of a change request that is to be applied; or the decision, if it was made before. It
-    /// rests on a state that was confirmed at a read index.
-    async fn applying(
+    /// The write of the operations of a change request that is to be applied or taken back; or the decision, if it was
+    /// made before. It rests on a state that was confirmed at a read index.
+    async fn using(
         self: &Arc<Self>,
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
@@ -270,11 +276,30 @@ impl Writes {
         if let Some(outcome) = decided_before(&state, &request.caller) {
             return Ok(Err(Decision::new(outcome, None)));
         }
-        let Authorized { principal, .. } = authorize(&state, request, || self.clock.log_time(&state))?;
+        let now = self.clock.log_time(&state);
+        let Authorized { principal, .. } = authorize(&state, request, || now)?;
         let request = Arc::clone(request);
         // Some megabytes of operations may have to be parsed.
-        let applying = self.cx.run_long(move || change::applying(&state, &request, &principal)).await??;
-        Ok(applying.map_err(|applied| Decision::new(Ok(applied), None)))
+        let using = self.cx.run_long(move || change::using(&state, &request, (&principal, now))).await??;
+        Ok(using.map_err(|applied| Decision::new(Ok(applied), None)))
+    }
+
+    /// Whether a state lets a change request be applied or taken back, as far as its preparation tells.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(super) async fn try_edition(
+        self: &Arc<Self>,
+        state: &Arc<State>,
+        request: &Arc<WriteRequest>,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let now = self.clock.log_time(state);
+        let Authorized { principal, .. } = authorize(state, request, || now)?;
+        let (of, found) = (Arc::clone(state), Arc::clone(request));
+        let using = self.cx.run_long(move || change::using(&of, &found, (&principal, now))).await??;
+        let Ok(inner) = using else { return Ok(()) };
+        self.prepare(Arc::clone(state), &Arc::new(inner), deadline).await.map(drop)
     }
 
     /// The same, with the parts of its time.

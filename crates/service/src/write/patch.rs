@@ -59,7 +59,7 @@ pub(super) fn prepare_patch(
     let RestoredData { made, bytes_beyond } = made;
     let data = document_of(made, with.limits)?;
     check_counted(&data, bytes_beyond, with.limits)?;
-    budget.charge_entry(bytes_beyond)?;
+    budget.charge_kept(bytes_beyond)?;
     let entries = validator.check(&data, budget)??;
     let definition = found.definition.key.clone();
     let expect = Expect::Read(Some(before.revision));

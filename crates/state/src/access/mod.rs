@@ -20,7 +20,7 @@ use super::{Edit, State, apply::EntryContext, digest, index::tree::Item};
 use attest::Changer;
 use concord_model::{
     access_key::{AccessKey, Author, Grants, KeyId, KeySecret, SECRETS_MAX, Verb, day_of},
-    command::{AccessCommand, Expect, KeyTerms, Outcome, Proposal, StepOutcome, Verdict},
+    command::{AccessCommand, Expect, KeyTerms, Outcome, Proposal, StepOutcome, Verdict, source::Source},
     error::Rejection,
     limits::ACCESS_KEYS_MAX,
     system::person::PersonId,
@@ -95,6 +95,10 @@ impl State {
         let author = match &proposal.author {
             Author::Key(author) => author,
             Author::Root if self.root_disabled => return rejected(Rejection::RootDisabled),
+            // Which change requests the cluster applies and takes back is decided with their source.
+            Author::Cluster if matches!(proposal.source(), Source::Change(_) | Source::Revert(_)) => {
+                return None;
+            }
             Author::Cluster if !proposal.command.is_of_the_cluster() => {
                 return rejected(Rejection::Unauthored);
             }
@@ -241,10 +245,8 @@ impl State {
     fn expect_key(&self, id: &KeyId, expect: Expect) -> Result<Arc<AccessKey>, Rejection> {
         let key = self.access_key(id).ok_or(Rejection::KeyNotFound)?;
         match expect {
-            Expect::At(revision) if revision != key.revision => {
-                Err(Rejection::Precondition { current: key.revision })
-            }
-            Expect::Absent | Expect::None => Err(Rejection::Precondition { current: key.revision }),
+            Expect::At(tag) if tag != key.tag() => Err(Rejection::Precondition { current: key.tag() }),
+            Expect::Absent | Expect::None => Err(Rejection::Precondition { current: key.tag() }),
             Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_) => Ok(Arc::clone(key)),
         }
     }

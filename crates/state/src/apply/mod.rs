@@ -143,6 +143,7 @@ impl State {
         // The record comes last: until here, the change may be rejected.
         if outcome.is_ok() {
             self.make_change_record(context, proposal, record, &mut edits);
+            self.drop_before_of_gone(context, &mut edits);
         }
         if let Some(request) = proposal.request {
             self.make_room(context.at, &request.id, &mut edits);

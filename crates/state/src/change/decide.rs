@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{KnownParty, records};
+use super::{
+    KnownParty,
+    records::{self, Totals},
+    time::expect_timing,
+};
 use crate::{Edit, State, apply::EntryContext};
 use concord_model::{
     command::{
@@ -13,13 +17,16 @@ use concord_model::{
     limits::{
         CHANGE_AUTHORS_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX, CHANGE_DEFINITIONS_MAX,
         CHANGE_EDITION_BYTES_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX, CHANGES_SWEPT_PER_ENTRY_MAX,
-        CLOSED_CHANGE_AGE_US_MAX, CLOSED_CHANGES_BYTES_MAX, CLOSED_CHANGES_MAX, EDITION_AGE_US_MAX,
+        CLOSED_CHANGE_AGE_US_MAX, CLOSED_CHANGES_BYTES_MAX, CLOSED_CHANGES_MAX, FAILED_CHANGES_MAX,
         GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX,
         OPEN_CHANGES_OF_PARTY_MAX, UNREVIEWED_BYPASSES_MAX,
     },
     system::{
         SystemBody, SystemRecord,
-        change::{Change, ChangeId, CloseReason, Edition, NewEdition, NewVote, Opinion, Phase, Scope, Vote},
+        change::{
+            Change, ChangeId, CloseReason, Content, Edition, NewEdition, NewVote, Opinion, Party, Phase,
+            Scope, Vote,
+        },
         person::PersonId,
     },
     time::Timestamp,
@@ -51,10 +58,10 @@ pub(super) fn record_bytes(edition: &NewEdition) -> u64 {
 
 /// What an action needs of the request for it.
 #[derive(Clone, Copy)]
-struct ActionContext<'a> {
-    entry: EntryContext,
-    proposal: &'a Proposal,
-    id: &'a ChangeId,
+pub(super) struct ActionContext<'a> {
+    pub(super) entry: EntryContext,
+    pub(super) proposal: &'a Proposal,
+    pub(super) id: &'a ChangeId,
 }
 
 impl ActionContext<'_> {
@@ -70,9 +77,9 @@ impl ActionContext<'_> {
         }
     }
 
-    /// The record of a pending change request, if it is not too large. The first rejections of earlier editions make room:
-    /// nobody keeps others from voting or sending an edition by what they say of each.
-    fn bounded(
+    /// The record of a change request, if it is not too large. The first rejections of earlier editions make room: nobody
+    /// keeps others from voting or sending an edition by what they say of each. Once it is applied, all but reviews do.
+    pub(super) fn bounded(
         &self,
         before: Option<&SystemRecord>,
         mut change: Change,
@@ -83,8 +90,7 @@ impl ActionContext<'_> {
             if records::stored_bytes(&record) <= CHANGE_RECORD_BYTES_MAX {
                 return Ok(record);
             }
-            let is_earlier = |vote: &Vote| vote.edition != change.edition.number;
-            let earlier = change.votes.iter().position(is_earlier);
+            let earlier = change.votes.iter().position(|vote| may_go(&change, vote));
             change.votes.remove(earlier.ok_or(Rejection::ChangeTooLarge(ChangeBound::Record))?);
         }
     }
@@ -93,7 +99,7 @@ impl ActionContext<'_> {
     fn content(&self, number: u32, edition: &NewEdition) -> SystemRecord {
         SystemRecord {
             name: self.id.content_name(number),
-            body: SystemBody::Content(edition.content.clone()),
+            body: SystemBody::Content(Content { before: Vec::new(), ..edition.content.clone() }),
             text: Arc::clone(&edition.operations),
             created_at: self.entry.at,
             modified_at: self.entry.at,
@@ -101,8 +107,8 @@ impl ActionContext<'_> {
         }
     }
 
-    /// The edition, as this author sends it.
-    fn edition(&self, number: u32, by: &KnownParty, edition: &NewEdition) -> Edition {
+    /// The edition, as this author sends it. `reverting`: the bytes that the cluster will need to take it back.
+    fn edition(&self, number: u32, by: &KnownParty, edition: &NewEdition, reverting: u64) -> Edition {
         Edition {
             number,
             digest: edition.digest,
@@ -110,7 +116,8 @@ impl ActionContext<'_> {
             sender: by.party.clone(),
             is_attested: by.attestation.is_some(),
             sent_at: self.entry.at,
-            content_bytes: content_bytes(edition) + record_bytes(edition),
+            content_bytes: content_bytes(edition) + record_bytes(edition) + reverting,
+            timing: edition.timing,
         }
     }
 }
@@ -136,8 +143,10 @@ pub(super) fn is_in_order(scope: &Scope) -> bool {
     }
 }
 
-fn expect_edition(edition: &NewEdition) -> Result<(), Rejection> {
+/// Rejects an edition that no change request has. Returns the bytes that the cluster will need to take it back.
+fn expect_edition(state: &State, at: Timestamp, edition: &NewEdition) -> Result<u64, Rejection> {
     expect_scope(&edition.scope)?;
+    expect_timing(&edition.timing, at)?;
     if edition.content.bases.len() > GUARDS_MAX {
         return Err(Rejection::ChangeTooLarge(ChangeBound::Bases));
     }
@@ -147,12 +156,15 @@ fn expect_edition(edition: &NewEdition) -> Result<(), Rejection> {
     if content_bytes(edition) > CHANGE_CONTENT_BYTES_MAX {
         return Err(Rejection::ChangeTooLarge(ChangeBound::Content));
     }
-    Ok(())
+    state.expect_revertible_edition(edition)
 }
 
 impl State {
     /// Whether an action was made from another edition or record than the current one.
     pub(crate) fn is_change_stale(&self, id: &ChangeId, action: &ChangeAction) -> bool {
+        if let ChangeAction::Schedule { edition, digest } = action {
+            return self.is_schedule_stale(id, (*edition, digest));
+        }
         let ChangeAction::Edit { after, expect, .. } = action else { return false };
         let Some(record) = self.change_record(id.as_str()) else { return false };
         let read = matches!(expect, Expect::Read(read) if *read != Some(record.revision));
@@ -169,14 +181,27 @@ impl State {
         edits: &mut Vec<Edit>,
     ) -> Outcome {
         let (id, action) = command;
-        let by = self.party(&proposal.author).ok_or(Rejection::Unauthored)?;
         let context = ActionContext { entry, proposal, id };
+        if let ChangeAction::Fail { edition, failure } = action {
+            return self.fail_change(context, (*edition, failure), edits);
+        }
+        if let ChangeAction::FailRevert { edition, failure } = action {
+            return self.fail_revert(context, (*edition, failure), edits);
+        }
+        let by = self.party(&proposal.author).ok_or(Rejection::Unauthored)?;
         let done = match action {
+            ChangeAction::Fail { .. } | ChangeAction::FailRevert { .. } => return Err(Rejection::Unauthored),
+            ChangeAction::Schedule { edition, digest } => {
+                self.schedule_change(context, by, (*edition, digest), edits)?
+            }
             ChangeAction::Create(edition) => self.create_change(context, &by, edition, edits)?,
             ChangeAction::Edit { expect, edition, .. } => {
                 self.edit_change(context, &by, (*expect, edition), edits)?
             }
             ChangeAction::Vote(vote) => self.vote_on_change(context, &by, vote, edits)?,
+            ChangeAction::Keep { edition, digest, comment } => {
+                self.keep_change(context, by, (*edition, digest, comment), edits)?
+            }
             ChangeAction::Withdraw { comment } => {
                 let before = self.expect_change(id)?;
                 let change = before.change().ok_or(Rejection::ChangeNotFound)?;
@@ -194,7 +219,7 @@ impl State {
         Ok(entry.applied(done))
     }
 
-    fn expect_change(&self, id: &ChangeId) -> Result<Arc<SystemRecord>, Rejection> {
+    pub(super) fn expect_change(&self, id: &ChangeId) -> Result<Arc<SystemRecord>, Rejection> {
         self.change_record(id.as_str()).cloned().ok_or(Rejection::ChangeNotFound)
     }
 
@@ -210,14 +235,15 @@ impl State {
             let is_same = known.fingerprint == fingerprint;
             return Err(if is_same { Rejection::ChangeExists } else { Rejection::RequestReused });
         }
-        expect_edition(edition)?;
-        let sent = context.edition(1, by, edition);
+        let reverting = expect_edition(self, context.entry.at, edition)?;
+        let sent = context.edition(1, by, edition, reverting);
         self.expect_room(&sent, None)?;
         let change = Change {
             edition: sent,
             authors: vec![by.party.clone()],
             votes: Vec::new(),
             phase: Phase::Open,
+            revert: None,
             fingerprint,
         };
         let record = context.bounded(None, change, &edition.text)?;
@@ -241,8 +267,8 @@ impl State {
         if !change.is_pending() {
             return Err(Rejection::ChangeClosed);
         }
-        expect_edition(edition)?;
-        let mut sent = context.edition(change.edition.number.saturating_add(1), by, edition);
+        let reverting = expect_edition(self, context.entry.at, edition)?;
+        let mut sent = context.edition(change.edition.number.saturating_add(1), by, edition, reverting);
         // Who sent an earlier one may be anybody: nobody makes up for that by sending the same again.
         sent.is_attested &= change.edition.is_attested;
         self.expect_room(&sent, Some(&before))?;
@@ -280,12 +306,12 @@ impl State {
         let before = self.expect_change(context.id)?;
         let change = before.change().ok_or(Rejection::ChangeNotFound)?;
         match (vote.opinion, &change.phase) {
-            (Opinion::Approval | Opinion::Rejection, Phase::Open) => {}
+            (Opinion::Approval | Opinion::Rejection, Phase::Open | Phase::Scheduled { .. }) => {}
             (Opinion::Approval | Opinion::Rejection, Phase::Held) => return Err(Rejection::ChangeHeld),
             (Opinion::Approval | Opinion::Rejection, Phase::Applied { .. } | Phase::Closed { .. }) => {
                 return Err(Rejection::ChangeClosed);
             }
-            (Opinion::Review, _) if change.is_bypass() => {}
+            (Opinion::Review, _) if change.bypassed_by().is_some() => {}
             (Opinion::Review, _) => return Err(Rejection::ChangeNotFound),
         }
         let NewVote { opinion, edition, digest, is_redacted, comment } = vote.clone();
@@ -294,7 +320,11 @@ impl State {
         }
         let attestation = by.attestation.filter(|_| by.party.person().is_some());
         let attestation = attestation.ok_or(Rejection::KeyNotAttested)?;
-        if change.is_author(&by.party) {
+        let is_own = match vote.opinion {
+            Opinion::Approval | Opinion::Rejection => change.is_author(&by.party),
+            Opinion::Review => change.bypassed_by().is_some_and(|(writer, _)| writer.may_be(&by.party)),
+        };
+        if is_own {
             return Err(Rejection::OwnChange);
         }
         let (by, at) = (by.party.clone(), context.entry.at);
@@ -315,18 +345,25 @@ impl State {
             others.remove(before);
         }
         let too_many = |quota| Err(Rejection::TooManyChanges(quota));
-        let of_sender = others.pending_of(&edition.sender);
+        let of_sender = others.unfinished_of(edition);
         if of_sender.count >= OPEN_CHANGES_OF_PARTY_MAX {
             return too_many(ChangeQuota::OfParty);
         }
         if of_sender.bytes.saturating_add(edition.content_bytes) > OPEN_CHANGE_BYTES_OF_PARTY_MAX {
             return too_many(ChangeQuota::BytesOfParty);
         }
-        let is_full = |name: &Key| others.pending_in(name) >= OPEN_CHANGES_OF_ENVIRONMENT_MAX;
+        // Who takes what all share leaves as much as they take: a few senders never keep all others out.
+        let is_full = |name: &Key| {
+            let (all, own) = others.unfinished_in(name, edition);
+            own >= fair_part(OPEN_CHANGES_OF_ENVIRONMENT_MAX, all - own).max(1)
+                || all >= OPEN_CHANGES_OF_ENVIRONMENT_MAX
+        };
         if records::environments(&edition.scope).iter().any(is_full) {
             return too_many(ChangeQuota::OfEnvironment);
         }
-        if others.content_bytes().saturating_add(edition.content_bytes) > CHANGE_CONTENTS_BYTES_MAX {
+        let of_others = others.content_bytes().saturating_sub(of_sender.bytes);
+        let of_sender = of_sender.bytes.saturating_add(edition.content_bytes);
+        if of_sender > fair_part(CHANGE_CONTENTS_BYTES_MAX, of_others) {
             return Err(Rejection::ChangesFull);
         }
         Ok(())
@@ -339,7 +376,12 @@ impl State {
         if records::stored_bytes(record) > CHANGE_RECORD_BYTES_MAX {
             return Err(Rejection::ChangeTooLarge(ChangeBound::Record));
         }
-        if self.changes.unreviewed_of(&change.edition.sender) >= UNREVIEWED_BYPASSES_MAX {
+        self.expect_review_room(&change.edition.sender, change.edition.is_attested)
+    }
+
+    /// Rejects what others must review where too much of somebody is not reviewed.
+    pub(super) fn expect_review_room(&self, by: &Party, is_attested: bool) -> Result<(), Rejection> {
+        if self.changes.unreviewed_of(by, is_attested) >= UNREVIEWED_BYPASSES_MAX {
             return Err(Rejection::TooManyChanges(ChangeQuota::Unreviewed));
         }
         Ok(())
@@ -384,25 +426,30 @@ impl State {
         self.drop_surplus(None, CHANGES_SWEPT_PER_ENTRY_MAX, edits);
     }
 
-    fn drop_content(&mut self, of: &SystemRecord, edits: &mut Vec<Edit>) {
+    pub(super) fn drop_content(&mut self, of: &SystemRecord, edits: &mut Vec<Edit>) {
         if let Some(content) = self.content_of(of).cloned() {
             self.put_system_record(Some(content), None, edits);
         }
     }
 
     /// Drops the change requests that ended first while there are too many, or they are too old at a time that is certain;
-    /// at most so many.
+    /// and those that failed; at most so many.
     pub(super) fn drop_surplus(&mut self, now: Option<Timestamp>, most: usize, edits: &mut Vec<Edit>) {
         let mut let_go = BTreeSet::new();
-        for _ in 0..most {
-            let Some((ended_at, id)) = self.changes.first_ended().cloned() else { break };
-            let ended = self.changes.ended();
+        let surplus = |first: Option<&(Timestamp, Key)>, all: Totals, most: u64| {
+            let (ended_at, id) = first?;
             let is_old = now.is_some_and(|now| now.0.saturating_sub(ended_at.0) >= CLOSED_CHANGE_AGE_US_MAX);
-            let is_surplus = ended.count > CLOSED_CHANGES_MAX || ended.bytes > CLOSED_CHANGES_BYTES_MAX;
-            let Some(record) = self.change_record(id.as_str()).filter(|_| is_old || is_surplus) else {
-                break;
-            };
-            let_go.extend(self.replace_change(Some(Arc::clone(record)), None, edits));
+            let are_many = all.count > most || all.bytes > CLOSED_CHANGES_BYTES_MAX;
+            (is_old || are_many).then(|| id.clone())
+        };
+        for _ in 0..most {
+            let changes = &self.changes;
+            let ended = surplus(changes.first_ended(), changes.ended(), CLOSED_CHANGES_MAX);
+            let of_failed = |(first, all)| surplus(first, all, FAILED_CHANGES_MAX);
+            let failed = || changes.first_failed().into_iter().find_map(of_failed);
+            let Some(id) = ended.or_else(failed) else { break };
+            let Some(record) = self.change_record(id.as_str()).cloned() else { break };
+            let_go.extend(self.replace_change(Some(record), None, edits));
         }
         self.drop_unnamed_persons(let_go, edits);
     }
@@ -411,20 +458,28 @@ impl State {
     #[must_use]
     pub fn has_changes_to_sweep(&self, now: Timestamp) -> bool {
         let is_past = |place: Option<&(Timestamp, Key)>, age: u64| {
-            place.is_some_and(|(since, _)| now.0.saturating_sub(since.0) >= age)
+            place.is_some_and(|(since, _)| now.0 >= since.0.saturating_add(age))
         };
-        is_past(self.changes.oldest_pending(), EDITION_AGE_US_MAX)
+        is_past(self.changes.first_expiring(), 0)
+            || is_past(self.changes.first_by_hand(), 0)
+            || self.gone_definitions().next().is_some()
             || is_past(self.changes.first_ended(), CLOSED_CHANGE_AGE_US_MAX)
+            || self
+                .changes
+                .first_failed()
+                .into_iter()
+                .any(|(first, _)| is_past(first, CLOSED_CHANGE_AGE_US_MAX))
     }
 
-    /// Closes the change requests whose edition is too old, and drops those that ended long ago.
+    /// Closes the change requests that have expired, and drops those that ended long ago, and what configs were before where
+    /// nobody may take it back any more.
     pub(super) fn sweep_changes(&mut self, context: EntryContext, now: Timestamp, edits: &mut Vec<Edit>) {
         // Neither a clock nor the log's time alone ends anything.
         let now = now.min(context.at);
         let mut left = CHANGES_SWEPT_PER_ENTRY_MAX;
         while left > 0 {
-            let Some((sent_at, id)) = self.changes.oldest_pending() else { break };
-            if now.0.saturating_sub(sent_at.0) < EDITION_AGE_US_MAX {
+            let Some((at, id)) = self.changes.first_expiring() else { break };
+            if now < *at {
                 break;
             }
             let Some(before) = self.change_record(id.as_str()).cloned() else { break };
@@ -436,17 +491,27 @@ impl State {
             self.put_change(Some(before), Some(after), edits);
             left -= 1;
         }
+        while left > 0 && self.changes.first_by_hand().is_some_and(|(until, _)| *until <= now) {
+            self.drop_first_before(context, edits);
+            left -= 1;
+        }
+        for gone in self.gone_definitions().take(left).collect::<Vec<_>>() {
+            while left > 0 && self.drop_before_of(context, gone, edits) {
+                left -= 1;
+            }
+        }
         self.drop_surplus(Some(now), left, edits);
     }
 
-    /// Drops contents that no pending change request has any more, and closes change requests without the content of their
-    /// edition: the history has the records alone.
+    /// Drops contents that no change request has any more, closes change requests without the content of their edition, and
+    /// takes none back without what the configs were: the history has the records alone.
     pub(crate) fn close_changes_without_content(&mut self) {
         let (context, edits) = (EntryContext::of_restored(self), &mut Vec::new());
         let stray = |content: &&Arc<SystemRecord>| !self.has_content_named(&content.name);
         for content in self.change_contents().filter(stray).cloned().collect::<Vec<_>>() {
             self.put_system_record(Some(content), None, edits);
         }
+        self.end_reverts_without_content(context, edits);
         let bare = |record: &&Arc<SystemRecord>| self.content_of(record).is_none();
         for before in self.pending_changes().filter(bare).cloned().collect::<Vec<_>>() {
             let Some(change) = before.change() else { continue };
@@ -462,10 +527,13 @@ impl State {
         self.hold_changes(EntryContext::of_restored(self), &mut Vec::new());
     }
 
-    /// Holds every change request that is open: its approvals are those of another cluster.
+    /// Holds every change request that is open or scheduled: its approvals are those of another cluster. And the cluster
+    /// takes none back that is armed.
     pub(crate) fn hold_changes(&mut self, context: EntryContext, edits: &mut Vec<Edit>) {
-        let open =
-            |record: &&Arc<SystemRecord>| record.change().is_some_and(|change| change.phase == Phase::Open);
+        self.hold_reverts(context, edits);
+        let open = |record: &&Arc<SystemRecord>| {
+            record.change().is_some_and(|change| change.is_pending() && change.phase != Phase::Held)
+        };
         let all: Vec<Arc<SystemRecord>> = self.pending_changes().filter(open).cloned().collect();
         let mut let_go = BTreeSet::new();
         for before in all {
@@ -479,6 +547,11 @@ impl State {
     }
 }
 
+/// What one sender may take of something that all share: half of what the others leave.
+fn fair_part(most: u64, of_others: u64) -> u64 {
+    most.saturating_sub(of_others) / 2
+}
+
 /// The record of a change request after what the cluster itself does.
 pub(super) fn succeeding(before: &SystemRecord, change: Change, context: EntryContext) -> SystemRecord {
     SystemRecord {
@@ -489,13 +562,22 @@ pub(super) fn succeeding(before: &SystemRecord, change: Change, context: EntryCo
     }
 }
 
-/// The votes with another one, which replaces that of the same person on the same edition. Rejections of earlier editions
-/// make room.
+/// Whether a vote makes room for others: it is of an earlier edition, or of one that was applied and is no review. Who
+/// approved it stays in the record.
+fn may_go(change: &Change, vote: &Vote) -> bool {
+    vote.edition != change.edition.number || (!change.is_pending() && vote.opinion != Opinion::Review)
+}
+
+/// The votes with another one, which replaces that of the same person on the same edition; a review replaces a review.
+/// Rejections of earlier editions make room.
 fn votes_with(change: &Change, vote: Vote) -> Result<Vec<Vote>, Rejection> {
     let mut votes = change.votes.clone();
-    votes.retain(|other| other.edition != vote.edition || !other.by.may_be(&vote.by));
+    let is_review = |vote: &Vote| vote.opinion == Opinion::Review;
+    votes.retain(|other| {
+        other.edition != vote.edition || !other.by.may_be(&vote.by) || is_review(other) != is_review(&vote)
+    });
     if votes.len() >= CHANGE_VOTES_MAX {
-        let earlier = votes.iter().position(|other| other.edition != vote.edition);
+        let earlier = votes.iter().position(|other| may_go(change, other));
         votes.remove(earlier.ok_or(Rejection::ChangeTooLarge(ChangeBound::Votes))?);
     }
     votes.push(vote);

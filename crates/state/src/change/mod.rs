@@ -4,19 +4,25 @@
 //! |---|---|
 //! | `records` | the records, and the orders in which the log looks at them |
 //! | `decide` | creates, edits, votes, withdraws, expires, holds |
+//! | `time` | schedules and fails; what the cluster is to do now |
 //! | `source` | decides whether a change request or a bypass may change what it changes, and makes its record |
+//! | `revert` | what the configs were before, and whether a change request may be taken back |
 //!
 //! The service asks the same functions before it proposes. What counts is the decision here, by the records right before
 //! the entry.
 //!
 //! **Invariants:** a change request is applied at most once. An approval counts for one edition and one digest, and only
-//! while the key has the attestation that it had. The content of a change request is there exactly while it is pending.
+//! while the key has the attestation that it had. The content of a change request is there exactly while it is pending; what
+//! the configs were before, exactly while it may be taken back. The cluster itself applies only what is scheduled or has
+//! `when_approved`, and takes back only what is armed, once and not before its time.
 
 mod decide;
 pub(crate) mod records;
+mod revert;
 mod source;
 #[cfg(test)]
 mod tests;
+pub mod time;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -81,12 +87,12 @@ impl State {
         self.changes.all()
     }
 
-    /// Those that are open or held, the oldest editions first.
+    /// Those that are open, scheduled or held, the oldest editions first.
     pub fn pending_changes(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
         self.changes.pending().filter_map(|id| self.changes.get(id.as_str()))
     }
 
-    /// How many are open or held.
+    /// How many are open, scheduled or held.
     #[must_use]
     pub fn pending_change_count(&self) -> u64 {
         self.changes.pending_count()
@@ -98,7 +104,8 @@ impl State {
         self.changes.unreviewed_count()
     }
 
-    /// The bytes that the editions of all pending change requests take, about.
+    /// The bytes that the editions of all pending change requests take, about, and what the cluster needs to take others
+    /// back.
     #[must_use]
     pub fn change_content_bytes(&self) -> u64 {
         self.changes.content_bytes()
@@ -200,6 +207,22 @@ impl State {
         guards.iter().find(|guard| !self.holds(guard))
     }
 
+    /// The first of these guards that is known not to hold without building an index, which takes seconds for a million
+    /// configs.
+    #[must_use]
+    pub fn failed_guard_at_hand<'a>(&self, guards: &'a [Guard]) -> Option<&'a Guard> {
+        guards.iter().find(|guard| match guard {
+            Guard::Configs { definition, count, .. } => match self.definition_by_id(*definition) {
+                Some(found) if !found.has_indexes() => found.by_key.len() != *count,
+                Some(_) | None => !self.holds(guard),
+            },
+            Guard::Config { .. }
+            | Guard::Definition { .. }
+            | Guard::AccessKey { .. }
+            | Guard::Environment { .. } => !self.holds(guard),
+        })
+    }
+
     fn holds(&self, guard: &Guard) -> bool {
         match guard {
             Guard::Config { definition, key, revision } => {
@@ -215,7 +238,7 @@ impl State {
             }
             Guard::Configs { definition, newest, count } => self
                 .definition_by_id(*definition)
-                .is_some_and(|found| found.newest_config() == *newest && found.by_key.len() == *count),
+                .is_some_and(|found| found.by_key.len() == *count && found.newest_config() == *newest),
             Guard::AccessKey { id, revision } => {
                 self.access_key(id).is_some_and(|key| key.revision == *revision)
             }
@@ -230,11 +253,11 @@ impl State {
         self.changes.names_person(person)
     }
 
-    /// The content of the current edition of a change request; `None` when it is not pending.
+    /// The content of the current edition of a change request while it is pending, or what takes it back; `None` when it is
+    /// neither pending nor can be taken back.
     pub(super) fn content_of(&self, record: &SystemRecord) -> Option<&Arc<SystemRecord>> {
-        let change = record.change()?;
         let id = ChangeId::parse(record.name.as_str())?;
-        self.changes.content(id.content_name(change.edition.number).as_str())
+        self.changes.content(record.change()?.content_name(&id)?.as_str())
     }
 
     /// A person that a change request names and that is not there, which no state has.
@@ -243,30 +266,31 @@ impl State {
         changes.flat_map(records::persons).find(|person| self.person(*person).is_none())
     }
 
-    /// A change request that no state has: its name is no id, its definitions are not in order, or it is pending and lacks
-    /// the content of its edition.
+    /// A change request that no state has: its name is no id, its definitions are not in order, or it lacks its content.
     pub(super) fn first_damaged_change(&self) -> Option<&Key> {
         let is_sound = |record: &&Arc<SystemRecord>| {
             let Some(change) = record.change() else { return false };
             let content = self.content_of(record).and_then(|content| content.content());
-            let fits = content.is_some_and(|content| content.bases.len() <= GUARDS_MAX);
-            ChangeId::parse(record.name.as_str()).is_some()
-                && is_in_order(&change.edition.scope)
-                && (fits || !change.is_pending())
+            let fits = content.is_some_and(|content| {
+                let before = if change.is_pending() { 0 } else { content.bases.len() };
+                content.bases.len() <= GUARDS_MAX && content.before.len() == before
+            });
+            let Some(id) = ChangeId::parse(record.name.as_str()) else { return false };
+            is_in_order(&change.edition.scope) && (fits || change.content_name(&id).is_none())
         };
         self.changes().find(|record| !is_sound(record)).map(|record| &record.name)
     }
 
-    /// A content that is of no pending change request, which no state has.
+    /// A content that is of no change request that needs it, which no state has.
     pub(super) fn first_stray_content(&self) -> Option<&Key> {
         self.change_contents().map(|content| &content.name).find(|name| !self.has_content_named(name))
     }
 
-    /// Whether the name of a content is that of the current edition of a pending change request.
+    /// Whether the name of a content is that which a change request needs.
     pub(super) fn has_content_named(&self, name: &Key) -> bool {
         let Some((id, _)) = name.as_str().split_once('-') else { return false };
-        let Some(record) = self.changes.get(id) else { return false };
-        let Some(change) = record.change().filter(|change| change.is_pending()) else { return false };
-        ChangeId::parse(id).is_some_and(|id| id.content_name(change.edition.number) == *name)
+        let change = self.changes.get(id).and_then(|record| record.change());
+        let (Some(id), Some(change)) = (ChangeId::parse(id), change) else { return false };
+        change.content_name(&id).is_some_and(|needed| needed == *name)
     }
 }

@@ -3,8 +3,9 @@
 //! Every order follows from the records alone, so a state that is built from records has the same ones. A plain write
 //! touches none of them; an action on a change request costs a few descents, however many there are.
 //!
-//! **Invariant:** a change request is in [`ChangeRecords::pending_by_age`], in [`ChangeRecords::unreviewed`] or in
-//! [`ChangeRecords::ended`], and in no two of them.
+//! **Invariant:** a change request is in exactly one of [`ChangeRecords::pending_by_age`], [`ChangeRecords::armed`],
+//! [`ChangeRecords::held`], [`ChangeRecords::by_hand`], [`ChangeRecords::failed`],
+//! [`ChangeRecords::failed_reverts`], [`ChangeRecords::unreviewed`] and [`ChangeRecords::ended`]. So what others close drops nothing that somebody still needs.
 
 use std::{cmp::Ordering, collections::BTreeSet, fmt, sync::Arc};
 
@@ -14,11 +15,16 @@ use crate::{
 };
 use concord_model::{
     access_key::KeyId,
+    command::source::Guard,
     encoding,
     key::Key,
+    limits::KEPT_BEFORE_BYTES_MIN,
     system::{
         SystemBody, SystemRecord,
-        change::{AppliedWith, Change, Party, Phase, Scope},
+        change::{
+            AppliedWith, ApplyMode, Change, Content, Edition, Opinion, Party, Phase, Revert, RevertedBy,
+            Scope,
+        },
         environment::{DEFAULT_ENVIRONMENT, environment_name},
         person::PersonId,
     },
@@ -74,7 +80,7 @@ impl KeyedRecord for Arc<SystemRecord> {
     fn weight(&self) {}
 }
 
-/// Who a limit counts as one: a person, or a key without one.
+/// Who a limit counts as one: a person, or a key that nobody has attested.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Counted {
     Root,
@@ -83,12 +89,18 @@ pub(super) enum Counted {
 }
 
 impl Counted {
-    pub(super) fn of(party: &Party) -> Self {
+    /// Who somebody counts for. A key that was not attested counts for itself alone: who made it may have named anybody as
+    /// its person, and would use up what that person may have.
+    fn of(party: &Party, is_attested: bool) -> Self {
         match party {
             Party::Root => Self::Root,
-            Party::Key { person: Some(person), .. } => Self::Person(*person),
-            Party::Key { id, person: None } => Self::Key(id.clone()),
+            Party::Key { person: Some(person), .. } if is_attested => Self::Person(*person),
+            Party::Key { id, .. } => Self::Key(id.clone()),
         }
+    }
+
+    fn sender_of(edition: &Edition) -> Self {
+        Self::of(&edition.sender, edition.is_attested)
     }
 }
 
@@ -104,16 +116,37 @@ pub(super) struct Totals {
 pub(crate) struct ChangeRecords {
     by_id: Tree<ByKey<Arc<SystemRecord>>>,
     contents: Tree<ByKey<Arc<SystemRecord>>>,
-    /// Those that are open or held, by the time of their edition, with the bytes of that.
+    /// Those that are open, scheduled or held, by the time of their edition, with the bytes of that.
     pending_by_age: Tree<Filed<(Timestamp, Key)>>,
-    /// The same by the sender of the edition.
-    pending_by_sender: Tree<Filed<(Counted, Key)>>,
-    /// The same by each environment whose name they touch.
-    pending_by_environment: Tree<Filed<(Key, Key)>>,
+    /// The same by the time at which they expire.
+    expiring: Tree<Filed<(Timestamp, Key)>>,
+    /// The same and those that the cluster is to take back, by the sender of the edition.
+    unfinished_by_sender: Tree<Filed<(Counted, Key)>>,
+    /// The same by each environment whose name they touch, and by the sender.
+    unfinished_by_environment: Tree<Filed<((Key, Counted), Key)>>,
+    /// Those that the cluster applies once their time has come, if they have the approvals: they are scheduled, or have
+    /// an approval.
+    due: Tree<Filed<(Timestamp, Key)>>,
+    /// Those that the cluster applies once their time has come, if they need no approval: they have none. By the
+    /// environments that decide it, so that one look is enough for all of these.
+    unasked: Tree<Filed<(Vec<Key>, Timestamp, Key)>>,
+    /// Those that the cluster takes back, by the time when it does, with the bytes of what the configs were before.
+    armed: Tree<Filed<(Timestamp, Key)>>,
+    /// Those that it would have taken back, if there had not been a restore or a recovery.
+    held: Tree<Filed<(Timestamp, Key)>>,
+    /// Those that a person may take back, by the time until which they may, with the bytes that count of the record and of what
+    /// the configs were before.
+    by_hand: Tree<Filed<(Timestamp, Key)>>,
+    /// Those that the cluster could not apply, by the time when it found out, with the bytes of their record.
+    failed: Tree<Filed<(Timestamp, Key)>>,
+    /// Those that it could not take back: many of the others drop none of these.
+    failed_reverts: Tree<Filed<(Timestamp, Key)>>,
     /// Bypasses that wait for a review, by their writer.
     unreviewed: Tree<Filed<(Counted, Key)>>,
     /// All others, by the time at which they ended, with the bytes of their record.
     ended: Tree<Filed<(Timestamp, Key)>>,
+    /// The contents that have what configs were before, by each definition that they need.
+    before_by_definition: Tree<Filed<(u64, Key)>>,
     /// All, by each person that they name.
     by_person: Tree<Filed<(PersonId, Key)>>,
 }
@@ -152,15 +185,37 @@ pub(super) fn environments(scope: &Scope) -> BTreeSet<Key> {
 
 /// The persons that a change request names.
 pub(super) fn persons(change: &Change) -> BTreeSet<PersonId> {
-    let Change { edition, authors, votes, phase, .. } = change;
-    let (by, with): (Option<&Party>, &[Party]) = match phase {
-        Phase::Open | Phase::Held => (None, &[]),
-        Phase::Applied { by, with: AppliedWith::Approvals(approvers), .. } => (Some(by), approvers),
-        Phase::Applied { by, with: AppliedWith::Bypass, .. } => (Some(by), &[]),
-        Phase::Closed { by, .. } => (by.as_ref(), &[]),
+    let Change { edition, authors, votes, phase, revert, .. } = change;
+    let ended: (Option<&Party>, Option<&Party>, &[Party]) = match phase {
+        Phase::Open | Phase::Held => (None, None, &[]),
+        Phase::Scheduled { by, .. } => (Some(by), None, &[]),
+        Phase::Applied { by, with, scheduled_by, .. } => {
+            let approvers: &[Party] = match with {
+                AppliedWith::Approvals(approvers) => approvers,
+                AppliedWith::Bypass => &[],
+            };
+            (by.as_ref(), scheduled_by.as_ref(), approvers)
+        }
+        Phase::Closed { by, .. } => (by.as_ref(), None, &[]),
+    };
+    let (by, scheduled_by, with) = ended;
+    let reverted_by = match revert {
+        Some(
+            Revert::Done { by: RevertedBy::Approver(by) | RevertedBy::Bypass { by, .. }, .. }
+            | Revert::Ended { by, .. },
+        ) => Some(by),
+        Some(
+            Revert::Done { by: RevertedBy::Cluster, .. }
+            | Revert::ByHand { .. }
+            | Revert::Armed { .. }
+            | Revert::Held { .. }
+            | Revert::Failed { .. },
+        )
+        | None => None,
     };
     let voters = votes.iter().map(|vote| &vote.by);
-    let all = authors.iter().chain([&edition.sender]).chain(voters).chain(by).chain(with);
+    let some = [by, scheduled_by, reverted_by].into_iter().flatten();
+    let all = authors.iter().chain([&edition.sender]).chain(voters).chain(some).chain(with);
     all.filter_map(Party::person).collect()
 }
 
@@ -181,14 +236,90 @@ impl ChangeRecords {
         self.contents.from(0).map(|found| &found.record)
     }
 
-    /// The ids of those that are open or held, the oldest editions first.
+    /// The ids of those that are open, scheduled or held, the oldest editions first.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Key> {
         self.pending_by_age.from(0).map(|place| &place.key.1)
     }
 
-    /// The pending one with the oldest edition, and the time of that.
-    pub(super) fn oldest_pending(&self) -> Option<&(Timestamp, Key)> {
-        self.pending_by_age.at(0).map(|place| &place.key)
+    /// The pending one that expires first, and when it does.
+    pub(super) fn first_expiring(&self) -> Option<&(Timestamp, Key)> {
+        self.expiring.at(0).map(|place| &place.key)
+    }
+
+    /// The one that a person may take back for the shortest time, and until when.
+    pub(super) fn first_by_hand(&self) -> Option<&(Timestamp, Key)> {
+        self.by_hand.at(0).map(|place| &place.key)
+    }
+
+    /// The bytes that count of all that persons may take back.
+    pub(super) fn by_hand_bytes(&self) -> u64 {
+        self.by_hand.weight_before(|_| true)
+    }
+
+    /// Those that the cluster applies at some time if they have the approvals: they are scheduled, or have an approval.
+    pub(super) fn due(&self) -> impl Iterator<Item = &(Timestamp, Key)> {
+        self.due.from(0).map(|place| &place.key)
+    }
+
+    /// Those that the cluster may apply up to a time without an approval, if `is_free` of the environments that they touch.
+    pub(super) fn due_unasked(
+        &self,
+        now: Timestamp,
+        is_free: impl Fn(&[Key]) -> bool,
+    ) -> impl Iterator<Item = &(Vec<Key>, Timestamp, Key)> {
+        let mut position = 0;
+        let groups = std::iter::from_fn(move || {
+            loop {
+                let group = &self.unasked.at(position)?.key.0;
+                let begin = position;
+                position = self.unasked.rank(|bound| bound.0 <= *group);
+                if is_free(group) {
+                    let upto = self
+                        .unasked
+                        .rank(|bound| bound.0.cmp(group).then(bound.1.cmp(&now)) != Ordering::Greater);
+                    return Some((begin, upto.saturating_sub(begin)));
+                }
+            }
+        });
+        groups.flat_map(|(begin, count)| {
+            self.unasked
+                .from(begin)
+                .take(usize::try_from(count).unwrap_or(usize::MAX))
+                .map(|place| &place.key)
+        })
+    }
+
+    /// Whether the cluster may have something to do some time.
+    pub(super) fn has_timed(&self) -> bool {
+        !self.due.is_empty() || !self.unasked.is_empty() || !self.armed.is_empty()
+    }
+
+    /// Those that the cluster takes back, and when.
+    pub(super) fn armed(&self) -> impl Iterator<Item = &(Timestamp, Key)> {
+        self.armed.from(0).map(|place| &place.key)
+    }
+
+    /// Those that it would have taken back, and when.
+    pub(super) fn held_reverts(&self) -> impl Iterator<Item = &(Timestamp, Key)> {
+        self.held.from(0).map(|place| &place.key)
+    }
+
+    /// Those that it could not apply, and those that it could not take back: of each the first, since when, and all.
+    pub(super) fn first_failed(&self) -> [(Option<&(Timestamp, Key)>, Totals); 2] {
+        [&self.failed, &self.failed_reverts].map(|of| {
+            let totals = Totals { count: of.len(), bytes: of.weight_before(|_| true) };
+            (of.at(0).map(|place| &place.key), totals)
+        })
+    }
+
+    /// Those that it could not apply or take back, the last first.
+    pub(super) fn failed(&self) -> impl Iterator<Item = &(Timestamp, Key)> {
+        let [mut applies, mut reverts] = [&self.failed, &self.failed_reverts]
+            .map(|of| of.back_from(of.len()).map(|place| &place.key).peekable());
+        std::iter::from_fn(move || {
+            let is_revert_later = reverts.peek() > applies.peek();
+            if is_revert_later { reverts.next() } else { applies.next() }
+        })
     }
 
     /// The one that ended first, of those that may be dropped, and when it did.
@@ -201,16 +332,21 @@ impl ChangeRecords {
         Totals { count: self.ended.len(), bytes: self.ended.weight_before(|_| true) }
     }
 
-    pub(super) fn pending_of(&self, party: &Party) -> Totals {
-        totals(&self.pending_by_sender, &Counted::of(party))
+    /// Those of the sender of an edition.
+    pub(super) fn unfinished_of(&self, edition: &Edition) -> Totals {
+        totals(&self.unfinished_by_sender, &Counted::sender_of(edition))
     }
 
-    pub(super) fn pending_in(&self, environment: &Key) -> u64 {
-        totals(&self.pending_by_environment, environment).count
+    /// How many touch an environment, and how many of these are of the sender of an edition.
+    pub(super) fn unfinished_in(&self, environment: &Key, edition: &Edition) -> (u64, u64) {
+        let all = &self.unfinished_by_environment;
+        let upto = all.rank(|bound| bound.0.0 <= *environment);
+        let own = totals(all, &(environment.clone(), Counted::sender_of(edition)));
+        (upto - all.rank(|bound| bound.0.0 < *environment), own.count)
     }
 
-    pub(super) fn unreviewed_of(&self, party: &Party) -> u64 {
-        totals(&self.unreviewed, &Counted::of(party)).count
+    pub(super) fn unreviewed_of(&self, party: &Party, is_attested: bool) -> u64 {
+        totals(&self.unreviewed, &Counted::of(party, is_attested)).count
     }
 
     pub(super) fn unreviewed_count(&self) -> u64 {
@@ -221,9 +357,10 @@ impl ChangeRecords {
         self.pending_by_age.len()
     }
 
-    /// The bytes of all pending editions.
+    /// The bytes of all pending editions, and of what the cluster needs to take others back.
     pub(super) fn content_bytes(&self) -> u64 {
-        self.pending_by_age.weight_before(|_| true)
+        let all = [&self.pending_by_age, &self.armed, &self.held];
+        all.into_iter().map(|of| of.weight_before(|_| true)).fold(0, u64::saturating_add)
     }
 
     pub(super) fn names_person(&self, person: PersonId) -> bool {
@@ -237,7 +374,10 @@ impl ChangeRecords {
                 self.file(&record, change, true);
                 self.by_id.insert(ByKey::new(record));
             }
-            SystemBody::Content(_) => drop(self.contents.insert(ByKey::new(record))),
+            SystemBody::Content(content) => {
+                self.file_before(&record.name, content, true);
+                self.contents.insert(ByKey::new(record));
+            }
             SystemBody::Environment(_) | SystemBody::Person(_) => {}
         }
     }
@@ -249,29 +389,119 @@ impl ChangeRecords {
                 self.file(record, change, false);
                 self.by_id.remove(record.name.as_str());
             }
-            SystemBody::Content(_) => drop(self.contents.remove(record.name.as_str())),
+            SystemBody::Content(content) => {
+                self.file_before(&record.name, content, false);
+                self.contents.remove(record.name.as_str());
+            }
             SystemBody::Environment(_) | SystemBody::Person(_) => {}
+        }
+    }
+
+    /// The same for what configs were before.
+    fn file_before(&mut self, name: &Key, content: &Content, is_in: bool) {
+        if content.before.is_empty() {
+            return;
+        }
+        let definition = |base: &Guard| match base {
+            Guard::Config { definition, .. } => Some(*definition),
+            Guard::Definition { .. }
+            | Guard::Configs { .. }
+            | Guard::AccessKey { .. }
+            | Guard::Environment { .. } => None,
+        };
+        for definition in content.bases.iter().filter_map(definition).collect::<BTreeSet<u64>>() {
+            place(&mut self.before_by_definition, (definition, name.clone()), 0, is_in);
+        }
+    }
+
+    /// The first content that needs a definition for what its configs were before.
+    pub(super) fn first_before_of(&self, definition: u64) -> Option<&Key> {
+        let position = self.before_by_definition.rank(|bound| bound.0 < definition);
+        let (of, name) = &self.before_by_definition.at(position)?.key;
+        (*of == definition).then_some(name)
+    }
+
+    /// The definitions that contents need for what their configs were before, each once.
+    pub(super) fn definitions_of_before(&self) -> impl Iterator<Item = u64> {
+        let mut position = 0;
+        std::iter::from_fn(move || {
+            let (definition, _) = self.before_by_definition.at(position)?.key;
+            position = self.before_by_definition.rank(|bound| bound.0 <= definition);
+            Some(definition)
+        })
+    }
+
+    /// The same for the orders of those that the cluster may apply.
+    fn file_due(&mut self, record: &SystemRecord, change: &Change, is_in: bool) {
+        let Edition { timing, scope, sent_at, .. } = &change.edition;
+        let at = timing.window.map_or(*sent_at, |window| window.not_before);
+        let id = record.name.clone();
+        let has = |opinion| change.current_votes().any(|vote| vote.opinion == opinion);
+        match (&change.phase, timing.apply) {
+            (Phase::Scheduled { .. }, _) => place(&mut self.due, (at, id), 0, is_in),
+            // What is rejected is never applied.
+            (Phase::Open, ApplyMode::WhenApproved) if has(Opinion::Rejection) => {}
+            (Phase::Open, ApplyMode::WhenApproved) if has(Opinion::Approval) => {
+                place(&mut self.due, (at, id), 0, is_in);
+            }
+            (Phase::Open, ApplyMode::WhenApproved) => {
+                let environments = environments(scope).into_iter().collect();
+                place(&mut self.unasked, (environments, at, id), 0, is_in);
+            }
+            (
+                Phase::Open | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. },
+                ApplyMode::Manual | ApplyMode::WhenApproved,
+            ) => {}
         }
     }
 
     /// Adds a change request to the orders that it belongs to, or removes it from them.
     fn file(&mut self, record: &SystemRecord, change: &Change, is_in: bool) {
         let id = || record.name.clone();
+        let of_record = || if is_in { stored_bytes(record) } else { 0 };
         let edition = &change.edition;
-        let sender = || (Counted::of(&edition.sender), id());
-        match change.ended_at() {
-            None => {
-                let bytes = edition.content_bytes;
-                place(&mut self.pending_by_age, (edition.sent_at, id()), bytes, is_in);
-                place(&mut self.pending_by_sender, sender(), bytes, is_in);
-                for environment in environments(&edition.scope) {
-                    place(&mut self.pending_by_environment, (environment, id()), 0, is_in);
+        let mut unfinished_bytes = None;
+        match (change.ended_at(), &change.revert) {
+            (None, _) => {
+                unfinished_bytes = Some(edition.content_bytes);
+                place(&mut self.pending_by_age, (edition.sent_at, id()), edition.content_bytes, is_in);
+                if let Some(at) = change.expires_at() {
+                    place(&mut self.expiring, (at, id()), 0, is_in);
                 }
+                self.file_due(record, change, is_in);
             }
-            Some(_) if change.reviews_missing() > 0 => place(&mut self.unreviewed, sender(), 0, is_in),
-            Some(at) => {
-                let bytes = if is_in { stored_bytes(record) } else { 0 };
-                place(&mut self.ended, (at, id()), bytes, is_in);
+            (Some(_), Some(Revert::Armed { due, bytes })) => {
+                unfinished_bytes = Some(*bytes);
+                place(&mut self.armed, (*due, id()), *bytes, is_in);
+            }
+            (Some(_), Some(Revert::Held { due, bytes })) => {
+                unfinished_bytes = Some(*bytes);
+                place(&mut self.held, (*due, id()), *bytes, is_in);
+            }
+            (Some(_), Some(Revert::ByHand { until, bytes })) => {
+                let bytes = of_record().saturating_add(*bytes).max(KEPT_BEFORE_BYTES_MIN);
+                place(&mut self.by_hand, (*until, id()), bytes, is_in);
+            }
+            (Some(at), _) => match (change.failure(), change.bypassed_by()) {
+                (Some((at, _)), _) => {
+                    let is_revert = change.revert.is_some();
+                    let failed = if is_revert { &mut self.failed_reverts } else { &mut self.failed };
+                    place(failed, (at, id()), of_record(), is_in);
+                }
+                (None, Some((by, is_attested))) if change.reviews_missing() > 0 => {
+                    place(&mut self.unreviewed, (Counted::of(by, is_attested), id()), 0, is_in);
+                }
+                (None, _) => {
+                    let at = change.last_ended_at().unwrap_or(at);
+                    place(&mut self.ended, (at, id()), of_record(), is_in);
+                }
+            },
+        }
+        if let Some(bytes) = unfinished_bytes {
+            place(&mut self.unfinished_by_sender, (Counted::sender_of(edition), id()), bytes, is_in);
+            for environment in environments(&edition.scope) {
+                let of = (environment, Counted::sender_of(edition));
+                place(&mut self.unfinished_by_environment, (of, id()), 0, is_in);
             }
         }
         for person in persons(change) {

@@ -4,8 +4,9 @@
 //! | source | restricted environment | freeze | other conditions |
 //! |---|---|---|---|
 //! | direct | rejected | rejected | |
-//! | change request | passes | rejected | its edition, its digest, its approvals, its bases |
+//! | change request | passes | rejected | its edition, its digest, its approvals, its bases, its window |
 //! | bypass | passes | passes | an environment: only by the root key |
+//! | revert | passes | passes | who does it, and when; the configs are as it has left them |
 //!
 //! **Invariants:** the record is made by the entry that changes the data, after everything that may reject it. A change
 //! request that was applied is closed, so it is never applied again.
@@ -13,7 +14,11 @@
 use std::sync::Arc;
 
 use super::decide::succeeding;
-use crate::{Edit, State, apply::EntryContext, environment::ChangeTime};
+use crate::{
+    Edit, State,
+    apply::EntryContext,
+    environment::{ChangeTime, leaves_freeze},
+};
 use concord_model::{
     access_key::Author,
     command::{
@@ -21,13 +26,13 @@ use concord_model::{
         source::{Bypass, ChangeUse, Source},
         touched::Touch,
     },
-    error::Rejection,
+    error::{NotDue, Rejection},
     key::Key,
     sabotage,
     system::{
         SystemBody, SystemRecord,
-        change::{AppliedWith, Change, Edition, Phase, Scope},
-        environment::{DEFAULT_ENVIRONMENT, Environment},
+        change::{AppliedWith, Change, ChangeId, Content, Edition, Phase, Scope, Timing},
+        environment::DEFAULT_ENVIRONMENT,
     },
     time::Timestamp,
 };
@@ -40,6 +45,8 @@ pub(crate) enum RecordToMake {
     Applied(Arc<SystemRecord>),
     /// The change request of a bypass, as it will be, except its revision and time.
     Bypass(Box<SystemRecord>),
+    /// The change request is taken back. Whether by a bypass.
+    Reverted(Arc<SystemRecord>, bool),
 }
 
 /// What a command touches: definitions, or an environment and no definition.
@@ -84,7 +91,13 @@ impl State {
                 Some(rejection) => Err(rejection),
                 None => Ok(RecordToMake::Nothing),
             },
-            Source::Change(of) => self.expect_applicable(at, command, of).map(RecordToMake::Applied),
+            Source::Change(of) => {
+                self.expect_applicable(at, command, (author, of)).map(RecordToMake::Applied)
+            }
+            Source::Revert(of) => {
+                let record = self.expect_revertible(at, command, (author, of))?;
+                Ok(RecordToMake::Reverted(record, of.is_bypass))
+            }
             Source::Bypass(bypass) => {
                 let record = self.bypass_record(proposal, bypass)?;
                 let rules = command.touches().find_map(|(_, touch)| match touch {
@@ -109,26 +122,45 @@ impl State {
         &self,
         at: Timestamp,
         command: &Command,
-        of: &ChangeUse,
+        (author, of): (&Author, &ChangeUse),
     ) -> Result<Arc<SystemRecord>, Rejection> {
         let record = self.change_record(of.id.as_str()).ok_or(Rejection::ChangeNotFound)?;
         let change = record.change().ok_or(Rejection::ChangeNotFound)?;
         match &change.phase {
-            Phase::Open => {}
+            Phase::Open | Phase::Scheduled { .. } => {}
             Phase::Held => return Err(Rejection::ChangeHeld),
             Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed),
         }
-        let Edition { number, digest, scope, .. } = &change.edition;
+        let Edition { number, digest, scope, timing, .. } = &change.edition;
         let is_current = (of.edition, &of.digest) == (*number, digest);
         if !is_current || !is_within(command, scope) {
             return Err(Rejection::ChangeDigest);
+        }
+        if timing.revert_after_s.is_some() {
+            let content = self.content_of(record).and_then(|content| content.content());
+            let is_reserved = |content: &Content| self.is_within_bases(command, &content.bases);
+            if !content.is_some_and(is_reserved) {
+                return Err(Rejection::ChangeDigest);
+            }
+        }
+        if *author == Author::Cluster {
+            self.expect_left_to_cluster(change)?;
         }
         if let Some(rejection) = self.approvals(change).refused()
             && !sabotage::is("approvals-not-counted")
         {
             return Err(rejection);
         }
-        self.frozen_scope(ChangeTime::of(at, command), command, scope).map_or(Ok(()), Err)?;
+        let time = ChangeTime::of(at, command);
+        if let Some(window) = timing.window.filter(|window| !window.has(time.first, time.last))
+            && !sabotage::is("window-ignored")
+        {
+            let is_before = time.first < window.not_before;
+            let not_due =
+                if is_before { NotDue::Before(window.not_before) } else { NotDue::After(window.not_after) };
+            return Err(Rejection::ChangeNotDue(not_due));
+        }
+        self.frozen_scope(time, command, scope).map_or(Ok(()), Err)?;
         Ok(Arc::clone(record))
     }
 
@@ -138,17 +170,14 @@ impl State {
             Scope::Definitions(definitions) => {
                 definitions.iter().find_map(|key| time.frozen(self.environment_of(key.as_str())?))
             }
-            // A freeze can be ended by changing the environment that has it, and not by leaving that environment.
             Scope::Environment(name) if self.environment(name.as_str()).is_some() => None,
             Scope::Environment(_) => {
                 let default = self.environment(DEFAULT_ENVIRONMENT)?;
-                let rules = default.environment()?;
                 let after = command.touches().find_map(|(_, touch)| match touch {
                     Touch::Environment(change) => change.after,
                     Touch::Definition(_) => None,
                 });
-                let keeps = |after: &Environment| after.keeps_freezes(rules, time.first);
-                if after.is_some_and(keeps) { None } else { time.frozen(default) }
+                leaves_freeze(default, after, time)
             }
         }
     }
@@ -169,12 +198,20 @@ impl State {
             is_attested: by.attestation.is_some(),
             sent_at: at,
             content_bytes: 0,
+            timing: Timing::default(),
         };
         let change = Change {
             edition,
             authors: vec![by.party.clone()],
             votes: Vec::new(),
-            phase: Phase::Applied { revision: 0, at, by: by.party, with: AppliedWith::Bypass },
+            phase: Phase::Applied {
+                revision: 0,
+                at,
+                by: Some(by.party),
+                with: AppliedWith::Bypass,
+                scheduled_by: None,
+            },
+            revert: None,
             fingerprint: proposal.request.map(|request| request.fingerprint),
         };
         let record = SystemRecord {
@@ -190,10 +227,10 @@ impl State {
     }
 
     /// Whether something that a proposal rests on is another one than the leader read, or than the base of the change
-    /// request that is applied.
+    /// request that is applied; or a config is not as the change request has left it that is taken back.
     pub(crate) fn is_guard_stale(&self, proposal: &Proposal, record: &RecordToMake) -> bool {
         let bases = match record {
-            RecordToMake::Applied(record) => self
+            RecordToMake::Applied(record) | RecordToMake::Reverted(record, _) => self
                 .content_of(record)
                 .and_then(|content| content.content())
                 .map(|content| &content.bases[..]),
@@ -217,14 +254,25 @@ impl State {
             RecordToMake::Applied(_) if sabotage::is("change-stays-open") => {}
             RecordToMake::Bypass(_) if sabotage::is("bypass-without-record") => {}
             RecordToMake::Applied(before) => {
-                let (Some(change), Some(by)) = (before.change(), self.party(&proposal.author)) else {
+                let (Some(change), Some(id)) = (before.change(), ChangeId::parse(before.name.as_str()))
+                else {
                     return;
                 };
                 let approvers = self.approvals(change).counted.into_iter().map(|vote| vote.by).collect();
                 let with = AppliedWith::Approvals(approvers);
-                let phase = Phase::Applied { revision, at, by: by.party, with };
-                let after = succeeding(&before, Change { phase, ..change.clone() }, context);
+                let scheduled_by = match &change.phase {
+                    Phase::Scheduled { by, .. } => Some(by.clone()),
+                    Phase::Open | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => None,
+                };
+                let by = self.party(&proposal.author).map(|by| by.party);
+                let revert = self.keep_before(context, (&id, change, &proposal.command), edits);
+                let phase = Phase::Applied { revision, at, by, with, scheduled_by };
+                let after = succeeding(&before, Change { phase, revert, ..change.clone() }, context);
                 self.end_change(&before, after, edits);
+                self.make_room_for_before(context, edits);
+            }
+            RecordToMake::Reverted(before, is_bypass) => {
+                self.make_reverted(context, &before, (&proposal.author, is_bypass), edits);
             }
             RecordToMake::Bypass(mut record) => {
                 if let SystemBody::Change(change) = &mut record.body {

@@ -34,7 +34,7 @@ pub(super) type EnvironmentsByName = Arc<BTreeMap<Key, Arc<SystemRecord>>>;
 #[derive(Clone, Copy)]
 pub(super) struct ChangeTime {
     pub(super) first: Timestamp,
-    last: Timestamp,
+    pub(super) last: Timestamp,
 }
 
 impl ChangeTime {
@@ -103,8 +103,11 @@ impl State {
         if change.after.is_some_and(|after| after.only_adds_short_freezes(before, time.first)) {
             return None;
         }
-        // A freeze can be ended by changing the environment that has it, and not by leaving that environment.
-        if own.is_some() && before.direct == Direct::Allow { None } else { refused_content(record, time) }
+        match (own, before.direct) {
+            (_, Direct::Refuse) => refused_content(record, time),
+            (Some(_), Direct::Allow) => None,
+            (None, Direct::Allow) => leaves_freeze(record, change.after, time),
+        }
     }
 
     /// Whether the record that a command changes is another one than the leader read.
@@ -216,6 +219,28 @@ impl State {
             SystemBody::Person(person) => self.insert_person(person, Arc::clone(&record)),
         }
     }
+}
+
+/// Why an environment may not be made, if it would take definitions out of a freeze of `default`, also out of one that has
+/// not begun. A freeze is ended by changing the environment that has it, and not by leaving that environment.
+pub(super) fn leaves_freeze(
+    default: &SystemRecord,
+    after: Option<&Environment>,
+    time: ChangeTime,
+) -> Option<Rejection> {
+    let rules = default.environment()?;
+    // There is none to delete.
+    let Some(after) = after else { return time.frozen(default) };
+    let left =
+        rules.freezes.iter().filter(|freeze| time.first < freeze.until && !after.freezes.contains(freeze));
+    let (environment, left) = (default.name.clone(), left.collect::<Vec<_>>());
+    let until = left.iter().map(|freeze| freeze.until).max()?;
+    let is_active = left.iter().any(|freeze| freeze.overlaps(time.first, time.last));
+    Some(if is_active {
+        Rejection::EnvironmentFrozen { environment, until }
+    } else {
+        Rejection::FreezeLeft { environment, until }
+    })
 }
 
 /// Why definitions and configs of an environment may not be changed directly.

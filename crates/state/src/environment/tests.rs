@@ -364,6 +364,22 @@ fn nobody_leaves_the_rules_of_default_by_a_record_of_their_own() {
 }
 
 #[test]
+fn nobody_leaves_a_freeze_of_default_that_has_not_begun() {
+    let (begin, end) = (NOW + HOUR, NOW + 2 * HOUR);
+    let mut state = world();
+    apply(&mut state, NOW - 1, put("default", frozen(begin, end))).unwrap();
+    let left = Rejection::FreezeLeft { environment: key("default"), until: Timestamp(end) };
+    for own in [Environment::default(), frozen(begin, end - 1), refusing()] {
+        assert_eq!(apply(&mut state, NOW, put("prod", own)), Err(left.clone()));
+    }
+    // With all of its freezes, whatever the other rules are, and once they are over.
+    let own = Environment { freezes: frozen(begin, end).freezes, ..refusing() };
+    let mut after = state.clone();
+    apply(&mut after, NOW, put("prod", own)).unwrap();
+    apply(&mut state, end, put("prod", Environment::default())).unwrap();
+}
+
+#[test]
 fn where_changes_are_refused_only_a_short_freeze_is_added_directly() {
     let mut state = world();
     apply(&mut state, NOW, put("prod", refusing())).unwrap();

@@ -97,10 +97,15 @@ impl State {
         }
     }
 
-    /// The key that a proposal is made in the name of, where it has a quota of what is stored.
+    /// The key that a proposal is made in the name of, where it has a quota of what is stored. What the cluster applies is
+    /// made in the name of the sender.
     pub(super) fn bounded_author(&self, proposal: &Proposal) -> Option<AccessKey> {
-        let Author::Key(author) = &proposal.author else { return None };
-        let key = self.access_key(&author.id)?;
+        let id = match &proposal.author {
+            Author::Key(author) => &author.id,
+            Author::Cluster => self.sender_of(proposal.source())?,
+            Author::Root => return None,
+        };
+        let key = self.access_key(id)?;
         (key.quota.bytes.is_some() || key.quota.records.is_some()).then(|| (**key).clone())
     }
 

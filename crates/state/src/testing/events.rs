@@ -32,5 +32,6 @@ pub fn event(revision: Revision, definition: &str, name: &str, data: &str) -> Ar
     let after = Some(config(name, revision, data));
     let item =
         RecordChange::Config { definition: key(definition), key: key(name), before: Before::Nothing, after };
-    Arc::new(Event::new(revision, Timestamp(revision), "root", None, vec![item]).expect("a fixture is valid"))
+    let event = Event::new(revision, Timestamp(revision), ("root", None), vec![item], Vec::new());
+    Arc::new(event.expect("a fixture is valid"))
 }

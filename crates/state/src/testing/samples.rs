@@ -7,14 +7,16 @@ use concord_model::{
     access_key::{Author, KeyId},
     command::{
         BatchStep, ChangeAction, Command, Expect, IdempotencyKey, Proposal, SystemCommand, Undeletion,
-        source::{Bypass, ChangeUse, DefinitionThen, Guard, Source, Tail},
+        source::{Bypass, ChangeUse, DefinitionThen, Guard, RevertUse, Source, Tail},
     },
     entry,
     index::Indexing,
     key::Key,
     record::{Definition, DeletedId, IndexEntry},
     system::{
-        change::{ChangeId, Content, NewEdition, NewVote, Opinion, Scope},
+        change::{
+            ApplyMode, ChangeId, Content, Failure, NewEdition, NewVote, Opinion, Scope, Timing, Window,
+        },
         environment::{Direct, Environment, EnvironmentName, Freeze},
     },
     time::Timestamp,
@@ -113,17 +115,26 @@ pub fn all_proposals() -> Vec<Proposal> {
     }));
     let edit = ChangeAction::Edit { after: 1, expect: Expect::At(5), edition: Box::new(edition()) };
     let act = |action| Command::System(SystemCommand::Change { id: change_id(), action });
-    let actions = [create, edit, vote, withdraw].map(act);
-    let of_cluster =
-        [SystemCommand::SweepChanges { now: Timestamp(1_700_000_000_000_000) }, SystemCommand::HoldChanges];
-    let of_cluster =
-        of_cluster.map(|command| Proposal { author: Author::Cluster, ..proposal(Command::System(command)) });
+    let schedule = ChangeAction::Schedule { edition: 1, digest: [7; 32] };
+    let keep = ChangeAction::Keep { edition: 1, digest: [7; 32], comment: "a comment".into() };
+    let actions = [create, edit, vote, withdraw, schedule, keep].map(act);
+    let failure = || Failure { code: "change_stale".into(), text: "a text".into() };
+    let failed = [
+        ChangeAction::Fail { edition: 1, failure: failure() },
+        ChangeAction::FailRevert { edition: 1, failure: failure() },
+    ];
+    let sweep = SystemCommand::SweepChanges { now: Timestamp(1_700_000_000_000_000) };
+    let of_cluster = [sweep, SystemCommand::HoldChanges].map(Command::System).into_iter();
+    let of_cluster = of_cluster.chain(failed.map(act));
+    let of_cluster = of_cluster.map(|command| Proposal { author: Author::Cluster, ..proposal(command) });
     let source = Source::Change(ChangeUse { id: change_id(), edition: 1, digest: [7; 32] });
     let bypass = Source::Bypass(Box::new(Bypass { id: change_id(), digest: [7; 32], text: "{}".into() }));
-    let with_tails =
-        [(source, Vec::new()), (bypass, guards()), (Source::Direct, guards())].map(|(source, guards)| {
-            Proposal { tail: Tail::of(source, guards), ..proposal(write("a", Expect::Any)) }
-        });
+    let revert = Source::Revert(RevertUse { id: change_id(), edition: 1, is_bypass: true });
+    let tails = [(source, Vec::new()), (bypass, guards()), (Source::Direct, guards()), (revert, Vec::new())];
+    let with_tails = tails.map(|(source, guards)| Proposal {
+        tail: Tail::of(source, guards),
+        ..proposal(write("a", Expect::Any))
+    });
     let plain = commands.into_iter().chain(actions).map(proposal);
     plain.chain(of_cluster).chain(with_tails).collect()
 }
@@ -146,12 +157,15 @@ fn guards() -> Vec<Guard> {
 
 /// An edition of a change request.
 fn edition() -> NewEdition {
+    let not_before = Timestamp(1_700_000_000_000_000);
+    let window = Some(Window { not_before, not_after: Timestamp(not_before.0 + 60_000_000) });
     NewEdition {
         digest: [7; 32],
         scope: Scope::Definitions(vec![key("d"), key("e")]),
         text: r#"{"title":"a title"}"#.into(),
         operations: r#"[{"op":"delete_config"}]"#.into(),
-        content: Content { bases: guards(), digest_key: [9; 32] },
+        content: Content::new(guards(), [9; 32]),
+        timing: Timing { apply: ApplyMode::WhenApproved, window, revert_after_s: Some(60) },
     }
 }
 

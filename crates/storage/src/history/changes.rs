@@ -79,7 +79,11 @@ impl HistoryChanges {
             let Some(reader) = &mut self.current else {
                 let Some(span) = self.spans.pop_front() else { return self.gap.take().map_or(Ok(None), Err) };
                 let offset = self.history.with_index(span, |index| index.offset_before(self.from))?;
-                self.current = Some(SegmentReader::open(self.history.open(span)?, span, offset)?);
+                self.current = Some(SegmentReader::open(
+                    self.history.open(span)?,
+                    (span, &self.history.damage),
+                    offset,
+                )?);
                 continue;
             };
             match reader.next()? {

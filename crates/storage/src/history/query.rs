@@ -307,7 +307,7 @@ impl History {
             }
         }
         let Some((span, point)) = found else { return Ok(0) };
-        let mut reader = SegmentReader::open(self.open(span)?, span, point.offset)?;
+        let mut reader = SegmentReader::open(self.open(span)?, (span, &self.damage), point.offset)?;
         let mut last = 0;
         while let Some(change) = reader.next()?.filter(|change| change.at <= at) {
             last = change.revision;
@@ -409,8 +409,7 @@ impl<'a> SegmentLookup<'a> {
         {
             return Ok(change);
         }
-        let text = format!("the history segment after revision {after} has no change where its index says");
-        Err(StoreError::Damaged(text).into())
+        Err(self.history.damage.found(self.span, "it has no change where its index says").into())
     }
 
     /// What a change replaced; `None` when it did not change the record.

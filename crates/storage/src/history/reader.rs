@@ -13,7 +13,7 @@ use super::{
     format::{SegmentFrame, SegmentTotals, StoredChange},
     frames::{SegmentFile, SegmentFrames},
     segment_index::Index,
-    segments::SegmentSpan,
+    segments::{Damage, SegmentSpan},
 };
 use crate::{
     StoreError,
@@ -27,6 +27,7 @@ use concord_model::record::Revision;
 pub(super) struct SegmentReader {
     file: SegmentFile,
     span: SegmentSpan,
+    damage: Damage,
     totals: SegmentTotals,
     /// It reads from the first frame: the totals can be compared with those of the seal.
     from_start: bool,
@@ -34,11 +35,15 @@ pub(super) struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Starts at the frame at an offset; 0 is the first one.
-    pub(super) fn open(mut file: SegmentFile, span: SegmentSpan, offset: u64) -> Result<Self, StoreError> {
+    /// Starts at the frame at an offset; 0 is the first one. Damage is noted.
+    pub(super) fn open(
+        mut file: SegmentFile,
+        (span, damage): (SegmentSpan, &Damage),
+        offset: u64,
+    ) -> Result<Self, StoreError> {
         file.seek(offset).map_err(io("can't read the history"))?;
         let totals = SegmentTotals { upto: span.after, ..SegmentTotals::default() };
-        Ok(Self { file, span, totals, from_start: offset == 0, ended: false })
+        Ok(Self { file, span, damage: damage.clone(), totals, from_start: offset == 0, ended: false })
     }
 
     /// The next change; `None` after the seal, or at the end of what is whole of an open segment.
@@ -93,8 +98,7 @@ impl SegmentReader {
     }
 
     fn damaged(&self, what: &str) -> StoreError {
-        let after = self.span.after;
-        StoreError::Damaged(format!("the history segment after revision {after} is damaged: {what}"))
+        self.damage.found(self.span, what)
     }
 }
 

@@ -4,13 +4,16 @@
 //! The index of the open segment is in memory. A sealed segment has its index at its end; it is read at first
 //! use and cached.
 //!
+//! A sealed segment in which a read meets damage stays until another member has sent what it holds: what is whole in it
+//! can be read meanwhile.
+//!
 //! **Invariant:** the lock is held for look-ups in memory only, never while a file is read or written.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs::File,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::{
@@ -22,7 +25,7 @@ use super::{
 use crate::{
     StoreError,
     at_rest::AtRest,
-    files::{FileFrame, io},
+    files::{self, FileFrame, io},
 };
 use concord_model::{key::Key, record::Revision};
 
@@ -34,7 +37,31 @@ const CACHED_INDEX_BYTES_MAX: usize = 64 << 20;
 pub struct History {
     pub(super) directory: PathBuf,
     pub(super) at_rest: AtRest,
+    pub(super) damage: Damage,
     inner: Mutex<HistoryInner>,
+}
+
+/// The segments in which a read has met damage.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Damage(Arc<Mutex<BTreeSet<Revision>>>);
+
+impl Damage {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Revision>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a segment is damaged, if it is sealed. Returns the error.
+    pub(super) fn found(&self, span: SegmentSpan, what: &str) -> StoreError {
+        let after = span.after;
+        // The start looks through one that is not sealed.
+        if span.sealed && self.lock().insert(after) {
+            tracing::warn!(
+                "the history segment after revision {after} is damaged: {what}; it is replaced as soon as another member \
+                 sends what it holds"
+            );
+        }
+        StoreError::Damaged(format!("the history segment after revision {after} is damaged: {what}"))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +102,12 @@ pub(super) struct SegmentSpans {
 
 impl History {
     pub(super) fn new(directory: &Path, at_rest: &AtRest) -> Self {
-        Self { directory: directory.into(), at_rest: at_rest.clone(), inner: Mutex::default() }
+        Self {
+            directory: directory.into(),
+            at_rest: at_rest.clone(),
+            damage: Damage::default(),
+            inner: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HistoryInner> {
@@ -134,6 +166,38 @@ impl History {
             covered = covered.max(segment.upto);
         }
         (covered < inner.applied).then_some((covered, inner.applied))
+    }
+
+    /// The retained range of a sealed segment in which a read has met damage: after one revision, up to and including
+    /// another.
+    #[must_use]
+    pub fn first_damaged(&self) -> Option<(Revision, Revision)> {
+        let mut damaged = self.damage.lock();
+        let inner = self.lock();
+        let compaction_revision = inner.compaction_revision;
+        let is_retained = |segment: &SegmentState| segment.upto > compaction_revision;
+        damaged.retain(|after| inner.segments.get(after).is_some_and(is_retained));
+        let after = *damaged.first()?;
+        inner.segments.get(&after).map(|segment| (after.max(compaction_revision), segment.upto))
+    }
+
+    /// Renames the segment whose range [`Self::first_damaged`] has named, so that it is a gap. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn set_aside(&self, after: Revision) -> Result<(), StoreError> {
+        let found = self.lock().segments.range(..=after).next_back().map(|(after, _)| *after);
+        let Some(after) = found else { return Ok(()) };
+        let path = Segment { after, sealed: true }.path(&self.directory);
+        if path.exists() {
+            files::rename(&path, &path.with_extension("damaged"))?;
+        }
+        let mut inner = self.lock();
+        inner.segments.remove(&after);
+        inner.recently_used.retain(|other| *other != after);
+        drop(inner);
+        self.damage.lock().remove(&after);
+        Ok(())
     }
 
     /// Adds a segment that is on the disk. The caller passes the index of one that is not sealed.
@@ -228,7 +292,7 @@ impl History {
                 return Ok(found);
             }
         }
-        let index = read_index(self.open(span)?, span)?;
+        let index = self.read_index(span)?;
         let found = read(&index);
         let mut inner = self.lock();
         if let Some(segment) = inner.segments.get_mut(&span.after).filter(|segment| segment.index.is_none()) {
@@ -237,6 +301,22 @@ impl History {
             inner.evict();
         }
         Ok(found)
+    }
+
+    fn read_index(&self, span: SegmentSpan) -> Result<Index, HistoryError> {
+        let mut file = self.open(span)?;
+        let failed = || format!("can't read the history segment after revision {}", span.after);
+        let damaged = |what| HistoryError::from(self.damage.found(span, what));
+        let seal = read_seal(&mut file).map_err(io(failed()))?.ok_or_else(|| damaged("it has no seal"))?;
+        file.seek(seal.index_at).map_err(io(failed()))?;
+        match file.next().map_err(io(failed()))? {
+            FileFrame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
+                Some(SegmentFrame::Index(index)) => Ok(index),
+                _ => Err(damaged("its index can't be decoded")),
+            },
+            FileFrame::End => Err(damaged("its index is missing")),
+            FileFrame::Cut(what) | FileFrame::Damaged(what) => Err(damaged(what)),
+        }
     }
 
     /// Opens the file of a segment, which may be sealed or removed meanwhile.
@@ -289,10 +369,6 @@ impl HistoryInner {
     }
 }
 
-fn damaged(span: SegmentSpan, what: &str) -> StoreError {
-    StoreError::Damaged(format!("the history segment after revision {} is damaged: {what}", span.after))
-}
-
 /// Reads the seal at the end of a segment's file; `None` when there is none.
 pub(super) fn read_seal(file: &mut SegmentFile) -> std::io::Result<Option<Seal>> {
     let bytes = (Seal::FRAME_BYTES + file.overhead()) as u64;
@@ -305,18 +381,4 @@ pub(super) fn read_seal(file: &mut SegmentFile) -> std::io::Result<Option<Seal>>
         },
         FileFrame::End | FileFrame::Cut(_) | FileFrame::Damaged(_) => None,
     })
-}
-
-fn read_index(mut file: SegmentFile, span: SegmentSpan) -> Result<Index, StoreError> {
-    let failed = || format!("can't read the history segment after revision {}", span.after);
-    let seal = read_seal(&mut file).map_err(io(failed()))?.ok_or_else(|| damaged(span, "it has no seal"))?;
-    file.seek(seal.index_at).map_err(io(failed()))?;
-    match file.next().map_err(io(failed()))? {
-        FileFrame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
-            Some(SegmentFrame::Index(index)) => Ok(index),
-            _ => Err(damaged(span, "its index can't be decoded")),
-        },
-        FileFrame::End => Err(damaged(span, "its index is missing")),
-        FileFrame::Cut(what) | FileFrame::Damaged(what) => Err(damaged(span, what)),
-    }
 }

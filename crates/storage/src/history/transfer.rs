@@ -226,6 +226,74 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_segment_is_noted_and_replaced_by_what_another_member_sends() {
+        let keys = AtRest::default();
+        let (full, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let whole = written(full.path(), 1..=41, &keys);
+        drop(written(own.path(), 1..=41, &keys));
+        let mut sealed: Vec<_> =
+            std::fs::read_dir(own.path()).unwrap().map(|file| file.unwrap().path()).collect();
+        sealed.retain(|path| path.extension().is_some_and(|ending| ending == "sealed"));
+        sealed.sort();
+        assert!(sealed.len() > 3);
+        let path = &sealed[1];
+        let before = std::fs::read(path).unwrap();
+        let subject = Subject::Config { definition: 1, key: "k".into() };
+        for place in 0..before.len() {
+            let mut after = before.clone();
+            after[place] ^= 4;
+            std::fs::write(path, &after).unwrap();
+            let writer = HistoryWriter::open(own.path(), 500, &keys).unwrap();
+            let history = writer.history();
+            // Its end is read at the start, and the rest by who needs it.
+            let read = history.changes_from(1).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let noted = history.first_gap().or_else(|| history.first_damaged());
+            let (after, upto) = noted.unwrap_or_else(|| panic!("damage at byte {place} is not noted"));
+            assert!(read.is_err(), "{place}");
+            if history.first_gap().is_none() {
+                assert!(history.page(&subject, after, 1).is_ok(), "what came before is read meanwhile");
+                history.set_aside(after).unwrap();
+            }
+            let part = whole.history().export(after, upto).unwrap();
+            assert_eq!(history.import(after, &part).unwrap(), upto, "{place}");
+            assert_eq!((history.first_gap(), history.first_damaged()), (None, None));
+            is_whole(&history);
+            drop(writer);
+            std::fs::write(path, &before).unwrap();
+            std::fs::remove_file(path.with_extension("damaged")).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_retained_of_a_damaged_segment_is_replaced() {
+        let keys = AtRest::default();
+        let (full, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let whole = written(full.path(), 1..=41, &keys);
+        let writer = written(own.path(), 1..=41, &keys);
+        let history = writer.history();
+        let span = history.spans().all[1];
+        let path = Segment { after: span.after, sealed: true }.path(own.path());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(history.changes_from(1).unwrap().any(|change| change.is_err()));
+        // On every node.
+        for history in [&history, &whole.history()] {
+            assert_eq!(history.raise_compaction_revision(span.after + 1).len(), 1);
+        }
+        assert_eq!(history.first_damaged(), Some((span.after + 1, span.upto)));
+        let part = whole.history().export(span.after + 1, span.upto).unwrap();
+        history.set_aside(span.after + 1).unwrap();
+        assert!(!path.exists());
+        assert_eq!(history.import(span.after + 1, &part).unwrap(), span.upto);
+        assert_eq!((history.first_gap(), history.first_damaged()), (None, None));
+        let all: Vec<_> =
+            history.changes_from(span.after + 2).unwrap().map(|change| change.unwrap().revision).collect();
+        assert_eq!(all, (span.after + 2..=41).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn a_member_does_not_export_across_its_own_gap() {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = written(directory.path(), 1..=5, &AtRest::default());

@@ -11,10 +11,13 @@ use super::{
 };
 use concord_model::{
     access_key::Author,
-    command::{ChangeAction, IdempotencyKey, Proposal, SystemCommand},
+    command::{
+        ChangeAction, IdempotencyKey, Proposal, SystemCommand,
+        source::{Source, Tail},
+    },
     record::IndexEntry,
     system::{
-        change::{ChangeId, Content, NewEdition, Scope},
+        change::{ChangeId, Content, NewEdition, Scope, Timing},
         environment::{Environment, EnvironmentName, Freeze},
     },
 };
@@ -79,13 +82,31 @@ impl Fixture {
 
     /// Applies and enqueues commands as one batch; the log is durable up to it.
     pub(super) fn apply(&mut self, commands: Vec<Command>) {
+        self.apply_from(&Source::Direct, commands);
+    }
+
+    /// The same of a command of the cluster itself, at a time.
+    pub(super) fn apply_as_cluster_at(&mut self, at: Timestamp, command: Command) {
+        let revision = self.state.revision() + 1;
+        let proposal = proposal(&self.state, revision, command);
+        let proposal = Proposal { at, author: Author::Cluster, ..proposal };
+        let changes = self.state.apply(revision, &proposal).1.map(Arc::new).into_iter().collect();
+        self.enqueue(changes);
+    }
+
+    /// The same of commands that come from somewhere.
+    pub(super) fn apply_from(&mut self, source: &Source, commands: Vec<Command>) {
         let mut changes = Vec::new();
         for command in commands {
             let revision = self.state.revision() + 1;
-            changes.extend(
-                self.state.apply(revision, &proposal(&self.state, revision, command)).1.map(Arc::new),
-            );
+            let proposal = proposal(&self.state, revision, command);
+            let proposal = Proposal { tail: Tail::of(source.clone(), Vec::new()), ..proposal };
+            changes.extend(self.state.apply(revision, &proposal).1.map(Arc::new));
         }
+        self.enqueue(changes);
+    }
+
+    fn enqueue(&mut self, changes: Vec<Arc<Change>>) {
         self.log.last = self.log.last.max(index(self.state.revision()));
         self.store().enqueue(Batch { state: self.state.clone(), position: self.position(), changes });
         self.store().flushed(index(self.state.revision()));
@@ -274,7 +295,8 @@ pub(super) fn change_request(state: &State, number: u64, bytes: usize) -> Comman
         scope: Scope::Definitions(vec![key("d")]),
         text: r#"{"title":"a telling text"}"#.into(),
         operations: format!(r#"["{}"]"#, "a telling text ".repeat(bytes / 15)).into(),
-        content: Content { bases: Vec::new(), digest_key: [9; 32] },
+        content: Content::new(Vec::new(), [9; 32]),
+        timing: Timing::default(),
     };
     let action = match state.change(&id) {
         None => ChangeAction::Create(edition.into()),

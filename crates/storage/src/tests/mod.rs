@@ -17,10 +17,13 @@ use fixture::{
 use super::{sled::trees, *};
 use concord_model::{
     audit::AnchoredLog,
-    command::{AuditCommand, Command, Expect, Undeletion},
+    command::{
+        AuditCommand, ChangeAction, Command, Expect, SystemCommand, Undeletion,
+        source::{ChangeUse, Guard, Source},
+    },
     key::Key,
     record::DeletedId,
-    system::change::Phase,
+    system::change::{ChangeId, Failure, Phase},
     time::Timestamp,
 };
 
@@ -155,6 +158,55 @@ fn change_requests_are_in_sled_in_snapshots_and_in_restored_backups() {
     assert_eq!((phase(&fixture.state, 1), phase(&restored, 1)), (Phase::Open, Phase::Held));
     assert_eq!(phase(&restored, 2), phase(&fixture.state, 2));
     assert!(restored.change_contents().eq(fixture.state.change_contents()));
+}
+
+#[test]
+fn what_takes_a_change_request_back_is_in_sled_in_snapshots_and_in_restored_backups() {
+    let mut fixture = Fixture::new();
+    fixture.define("d");
+    fixture.apply(vec![write("d", "k", &"x".repeat(200_000))]);
+    let definition = fixture.state.definition("d").unwrap();
+    let revision = definition.config("k").map(|config| config.revision);
+    let base = Guard::Config { definition: definition.definition.id, key: key("k"), revision };
+    for (number, revert_after_s) in [(1, Some(1)), (2, None)] {
+        let mut create = change_request(&fixture.state, number, 100);
+        if let Command::System(SystemCommand::Change { action: ChangeAction::Create(edition), .. }) =
+            &mut create
+        {
+            edition.timing.revert_after_s = revert_after_s;
+            edition.content.bases = if number == 1 { vec![base.clone()] } else { Vec::new() };
+        }
+        fixture.apply(vec![create]);
+        let id = ChangeId::parse(&format!("{number:012}")).unwrap();
+        let of = ChangeUse { id, edition: 1, digest: [7; 32] };
+        fixture.apply_from(&Source::Change(of), vec![write("d", "k", "changed")]);
+        fixture.check();
+    }
+    let before = |state: &State, number: u64| {
+        let id = ChangeId::parse(&format!("{number:012}")).unwrap();
+        state.change_before(&id).map(|content| content.before[0].as_ref().map_or(0, |data| data.data.len()))
+    };
+    let both = [1, 2].map(|number| before(&fixture.state, number));
+    assert!(both[0] > Some(200_000) && both[1] > Some(0), "{both:?}");
+    let file = fixture.snapshot();
+    let restored = tempfile::tempdir().unwrap();
+    let input = |path: &Path| snapshot::backup::Input::new(path, snapshot::envelope::Opening::default());
+    let content = snapshot::backup::Content::read(&input(&file.path)).unwrap();
+    let place = position(fixture.state.revision() + 100);
+    content.restore(restored.path(), &place, &AtRest::default()).unwrap();
+    let name = format!("snapshot/snapshot-{:020}.concord", place.index);
+    let restored = snapshot::backup::Content::read(&input(&restored.path().join(name))).unwrap().state;
+    assert_eq!([1, 2].map(|number| before(&restored, number)), both);
+    assert_eq!((fixture.state.armed_reverts().count(), restored.armed_reverts().count()), (1, 0));
+    assert_eq!(restored.held_reverts().count(), 1);
+    // What is not needed any more is gone everywhere.
+    let id = ChangeId::parse("000000000001").unwrap();
+    let failure = Failure { code: "c".into(), text: String::new() };
+    let fail = ChangeAction::FailRevert { edition: 1, failure };
+    let fail = Command::System(SystemCommand::Change { id, action: fail });
+    fixture.apply_as_cluster_at(Timestamp(u64::MAX / 2), fail);
+    fixture.check();
+    assert_eq!([1, 2].map(|number| before(&fixture.state, number)), [None, both[1]]);
 }
 
 #[test]

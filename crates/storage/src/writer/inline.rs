@@ -5,11 +5,11 @@
 
 use std::{
     cell::Cell,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
-use super::{BATCHING_PAUSE, Worker, WriterEnding, WriterShared};
+use super::{BATCHING_PAUSE, Worker, WriterEnding, WriterQueue, WriterShared};
 use crate::{
     history::writer::HistoryWriter,
     sled::mirror::{MirrorProgress, MirrorStart},
@@ -61,6 +61,17 @@ impl Writer {
             return;
         }
         while round(&self.0) {}
+    }
+
+    /// Does all rounds that have something to do now. What is missing then comes from another node, while nobody waits.
+    pub(super) fn wait_while<'a>(
+        &self,
+        shared: &'a WriterShared,
+        _timeout: Duration,
+        _missing: impl FnMut(&mut WriterQueue) -> bool,
+    ) -> MutexGuard<'a, WriterQueue> {
+        self.awaited();
+        shared.queue()
     }
 
     /// Does the last rounds.

@@ -106,6 +106,20 @@ function keys(request, [id, part]) {
   }
 }
 
+function changeRequests(request, [id, part]) {
+  const of = (name) => values(request, name)[0];
+  const said = request.body ? JSON.parse(request.body) : {};
+  const vote = `${option("--digest", said.digest)}${option("--comment", said.comment)}`;
+  if (id === undefined) {
+    const names = { phase: "--phase", environment: "--env" };
+    const isKnown = (request.query ?? []).every(([name]) => names[name] || name === "unreviewed");
+    return request.method === "GET" && isKnown ? `change list${Object.entries(names).map(([name, word]) => option(word, of(name))).join("")}${of("unreviewed") ? " --unreviewed" : ""}` : null;
+  }
+  if (request.method === "GET") return `change show ${shell(id)}`;
+  if (part === "apply") return `change apply ${shell(id)}${vote} --yes`;
+  return ["approve", "reject", "review", "rebase", "withdraw"].includes(part) ? `change ${part} ${shell(id)}${vote}` : null;
+}
+
 /** The command for a request of { method, path, query, headers, body }; null also while its body is no JSON yet. */
 export function command(request) {
   try {
@@ -121,6 +135,7 @@ function find(request) {
   if (parts[0] === "config_definition" && parts[2] === "config") return configs(request, [parts[1], ...parts.slice(3)]);
   if (parts[0] === "config_definition") return definitions(request, parts.slice(1));
   if (parts[0] === "api_key") return keys(request, parts.slice(1));
+  if (parts[0] === "change_request") return changeRequests(request, parts.slice(1));
   if (parts[0] === "watch") return watch(request);
   if (parts[0] === "changes") return changes(request);
   if (parts[0] === "audit") return audit(request);

@@ -17,13 +17,20 @@ export function time(text) {
   return text ? text.replace("T", " ").replace(/(\.\d+)?Z$/, "Z") : "";
 }
 
+/** A time in seconds, in its largest whole unit. */
+export function duration(seconds) {
+  const [unit, size] = UNITS.find(([unit, size]) => !["year", "month"].includes(unit) && seconds % size === 0);
+  return count(seconds / size, unit);
+}
+
 export function count(number, one, many = `${one}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
-/** Characters that nobody sees, but for single blanks between words. */
-const UNSEEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufeff\uffa0\ufff9-\ufffb]/gu;
-const escaped = (text) => text.replace(UNSEEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+/** Characters that nobody sees, but for single blanks between words: those of `crates/model/src/unseen.rs`, and other blanks. */
+const UNSEEN = /[\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}]/gu;
+/** A text with these as they are written in JSON. */
+export const escaped = (text) => text.replace(UNSEEN, (character) => character.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join(""));
 /** A text that would be taken for another value, or of which something would not be seen. */
 const LOOKS_OTHERWISE = /^$|^["[{–•]|^\s|\s$| {2}|^(true|false|null|undefined)$|^-?\d[\d.]*([eE][+-]?\d+)?$/;
 
@@ -53,13 +60,13 @@ export function hints(text) {
   if (/[^\S\n] {2}|\S {2}\S/.test(text) && !text.includes("\n")) found.push("has several blanks in a row");
   if (text.includes("\t")) found.push("has a tab");
   const others = [...new Set(text.replace(/\r?\n|\t/g, "").match(UNSEEN) ?? [])];
-  if (others.length) found.push(`has ${others.slice(0, 5).map((character) => `U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(", ")}`);
+  if (others.length) found.push(`has ${others.slice(0, 5).map((character) => `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(", ")}`);
   return found;
 }
 
 /** A path as it is written in an index or an error. */
 export function pathText(path) {
-  return path.length === 0 ? "(the whole)" : path.map((part) => (typeof part === "number" ? `[${part}]` : part)).join(".");
+  return path.length === 0 ? "(the whole)" : path.map((part) => (typeof part === "number" ? `[${part}]` : escaped(part))).join(".");
 }
 
 export function bytes(number) {

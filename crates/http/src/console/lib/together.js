@@ -25,14 +25,16 @@ export const collected = (definition, key) => together.value.find((change) => is
 const isSame = (a, b) => a.definition === b.definition && a.key === b.key;
 
 /** The body of the batch, as text, because numbers keep their digits. */
-export function batchBody(changes) {
-  const operations = changes.map(({ op, definition, key, data, revision }) => {
+export const batchBody = (changes) => `{"operations":[\n${operationsOf(changes).join(",\n")}\n]}`;
+
+/** The texts of the operations. */
+export function operationsOf(changes) {
+  return changes.map(({ op, definition, key, data, revision }) => {
     const members = [["op", JSON.stringify(op)], ["config_definition_key", JSON.stringify(definition)], ["config_key", JSON.stringify(key)]];
     if (data !== undefined) members.push(["data", print(data, 0)]);
     if (revision !== null) members.push(["if_match", `"${revision}"`]);
     return `{${members.map(([name, text]) => `"${name}":${text}`).join(",")}}`;
   });
-  return `{"operations":[\n${operations.join(",\n")}\n]}`;
 }
 
 /** What is wrong, by the place of the change; under -1 what is about all of them. */

@@ -3,7 +3,8 @@
 // comes twice. A tab that is not seen holds no connection, as a browser has few of them for one host; it continues where
 // it was when it is seen again. A connection that goes silent ends: no change on it is not that nothing is changed.
 import { key, refused, trouble } from "./state.js";
-import { itemsOf, pause, url } from "./api.js";
+import { Refusal, itemsOf, pause, url } from "./api.js";
+import { parse } from "./json.js";
 import { Listening } from "./silence.js";
 
 /**
@@ -108,5 +109,42 @@ async function* events(texts) {
       }
       if (event.text) yield { ...event, data: JSON.parse(event.text) };
     }
+  }
+}
+
+/** Characters of records that are read at once: what a tab holds several times over. */
+const RECORDS_BYTES_MAX = 64 << 20;
+
+/**
+ * What a watch begins with: the records as they are, all of one revision, without loss: { revision, definitions, configs }.
+ * At most `RECORDS_BYTES_MAX` of them.
+ */
+export async function recordsOf(query, signal) {
+  const connection = new Listening(signal);
+  try {
+    const headers = { Authorization: `Bearer ${key.value}`, Accept: "text/event-stream" };
+    const response = await connection.hear(fetch(url("/watch", [...query, ["initial", "true"]]), { headers, signal: connection.signal, cache: "no-store", credentials: "omit" }));
+    if (response.status === 401) refused.value = "it is not valid";
+    if (response.status !== 200) throw new Refusal({ status: response.status, items: itemsOf(await connection.text(response.body)), requestId: response.headers.get("x-request-id"), write: false });
+    let left = RECORDS_BYTES_MAX;
+    const found = { revision: null, definitions: [], configs: [] };
+    for await (const event of events(connection.parts(response.body))) {
+      if (event.name === "error") throw new Refusal({ status: 503, items: event.data.errors, requestId: null, write: false });
+      if (event.name !== "state") continue;
+      left -= event.text.length;
+      if (left < 0) throw new Refusal({ status: 413, items: [{ msg: "the records are more than the console compares at once: use the command line" }], requestId: null, write: false });
+      const part = parse(event.text);
+      found.revision = event.data.revision;
+      // One after the other: a list of many thousand is no list of arguments.
+      for (const name of ["definitions", "configs"]) for (const record of part.get(name)) found[name].push(record);
+      if (event.data.complete) return found;
+    }
+    throw new Refusal({ status: 503, items: [{ msg: "the connection ended before all records were read" }], requestId: null, write: false });
+  } catch (error) {
+    if (!connection.isSilent && !(error instanceof TypeError)) throw error;
+    throw new Refusal({ status: 0, items: [{ msg: `no answer from ${location.host}` }], requestId: null, write: false });
+  } finally {
+    connection.abort();
+    connection.end();
   }
 }

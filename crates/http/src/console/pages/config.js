@@ -1,6 +1,7 @@
 // One config, to be read: its fields as the schema names them, its JSON, its version; from here it is edited, deleted,
 // followed back. It is kept up to date while it is looked at.
 import { html, useEffect, useState } from "../vendor/preact.js";
+import { onConfig } from "../lib/operations.js";
 import { go, href, lacks, say } from "../lib/state.js";
 import { configPath, definitionPath, get } from "../lib/api.js";
 import { hiddenPlaces, hiddenText } from "../lib/redacted.js";
@@ -11,6 +12,7 @@ import { Frozen } from "../parts/frozen.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Fields } from "../parts/fields.js";
 import { JsonView } from "../parts/jsonview.js";
+import { Offer, ProposeButton, TITLED, useProposal } from "../parts/propose.js";
 
 export function ConfigHead({ name, config, here, children }) {
   const base = ["d", name, "c", config];
@@ -49,7 +51,7 @@ export default function Config({ parts: [, name, , config] }) {
   const missing = loaded.error?.status === 404;
   return html`<${ConfigHead} name=${name} config=${config} here="view">
       <${CopyAs} requests=${configRequests(name, config)} />
-      ${record && !missing && !lacks("write", name) ? html`<button onClick=${() => setDeleting(true)}>Delete</button>
+      ${record && !missing && !lacks("propose", name) ? html`<button onClick=${() => setDeleting(true)}>Delete</button>
         <a class="button primary" href=${href(["d", name, "c", config, "edit"])} data-key="e">Edit</a>` : ""}
     </${ConfigHead}>
     <a class="unseen" tabindex="-1" href=${href(["d", name, "c", config, "history"])} data-key="h" aria-hidden="true">History</a>
@@ -70,15 +72,20 @@ function Delete({ name, config, etag, data, schema, onClose }) {
     say(`${config} is deleted; its history brings it back`);
     go(["d", name]);
   });
+  const propose = useProposal([name], "write");
+  const proposal = () => ({ title: reason.trim() || `delete ${name} / ${config}`, operations: [onConfig("delete_config", name, config, [], etag)] });
   const add = () => {
     collect({ op: "delete_config", definition: name, key: config, data: undefined, before: data, schema, revision: Number(etag.replaceAll('"', "")) });
     say("Added to the change set");
     go(["together"]);
   };
-  return html`<${Confirm} title=${`Delete ${config}?`} action="Delete" danger write=${write} onClose=${onClose} onConfirm=${confirm}>
+  if (propose.dialog) return propose.dialog;
+  return html`<${Confirm} title=${`Delete ${config}?`} action=${propose.isOnly ? "Propose…" : "Delete"} danger write=${write} onClose=${onClose} onConfirm=${propose.isOnly ? () => propose.ask(proposal()) : confirm}
+    beside=${propose.isOnly ? null : html`<${ProposeButton} of=${propose} proposal=${proposal} />`}>
     <p>Readers get 404 from then on. Its history stays, and a rollback brings it back.</p>
-    <${Field} label="Reason" hint="Stored in the history"><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></${Field}>
+    <${Field} label="Reason" hint=${propose.isOnly ? TITLED : "Stored in the history"}><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></${Field}>
     <p><button type="button" onClick=${add}>Add to the change set</button> <span class="muted small">to delete it together with other changes</span></p>
+    <${Offer} error=${write.error} proposal=${proposal} of=${propose} />
   </${Confirm}>`;
 }
 

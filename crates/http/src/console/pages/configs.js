@@ -19,7 +19,7 @@ const OWN = ["q", "by", "order", "live"];
 export default function Configs({ parts: [, name] }) {
   const definition = useLoad((signal) => get(definitionPath(name), [], { signal }), [name]);
   return html`<${DefinitionHead} name=${name} here="configs">
-      ${lacks("write", name) ? "" : html`<a class="button primary" href=${href(["d", name, "new"])} data-key="n">New config</a>`}
+      ${lacks("propose", name) ? "" : html`<a class="button primary" href=${href(["d", name, "new"])} data-key="n">New config</a>`}
     </${DefinitionHead}>
     <${Loaded} of=${definition} what="the definition">${definition.data && html`<${List} name=${name} definition=${definition.data.data} exact=${definition.data.exact} onDefinition=${definition.reload} />`}</${Loaded}>`;
 }
@@ -83,7 +83,7 @@ function List({ name, definition, exact, onDefinition }) {
       ? [{ id: "data", title: "Data", width: "minmax(16rem, 4fr)", class: "mono", cell: (row) => brief(masked(schema, row.get("data")), 200) }]
       : indexes.map((index) => ({ id: index, title: index, sort: sortable(index) ? index : undefined,
         cell: (row) => cell(indexed(masked(schema, row.get("data")), index)) }))),
-    { id: "modified", title: "Changed", width: "8rem", sort: "modified_at", class: "muted",
+    { id: "modified", title: "Changed", width: "9.5rem", sort: "modified_at", class: "muted",
       cell: (row) => html`<time title=${row.get("modified_at")}>${ago(row.get("modified_at"))}</time>` },
   ];
   const onSort = (by) => change({ by, order: sort.by === by && sort.order === "asc" ? "desc" : "asc" });

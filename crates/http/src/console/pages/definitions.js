@@ -16,7 +16,9 @@ export default function Definitions() {
   const [by, order] = [query.get("by") ?? "config_definition_key", query.get("order") ?? "asc"];
   const change = (entries) => setQuery({ ...Object.fromEntries(query), ...entries });
   useDebounced(() => { if (search !== (query.get("search") ?? "")) change({ search, page: 1 }); }, [search], 200);
-  const parameters = [["search", query.get("search") ?? ""], ["sort_by", by], ["sort_order", order], ["page", page], ["limit", LIMIT]]
+  // Those of an environment, as its page links to them.
+  const pattern = query.get("definition") ?? "";
+  const parameters = [["search", query.get("search") ?? ""], ["definition", pattern], ["sort_by", by], ["sort_order", order], ["page", page], ["limit", LIMIT]]
     .filter(([, value]) => value !== "");
   const list = useLoad((signal) => get("/config_definition/", parameters, { signal }), [JSON.stringify(parameters)]);
   const data = list.data?.data;
@@ -25,11 +27,12 @@ export default function Definitions() {
     onClick=${() => change({ by: id, order: by === id && order === "asc" ? "desc" : "asc", page: 1 })}>${title} <span aria-hidden="true">${by === id ? (order === "asc" ? "▲" : "▼") : ""}</span></button></th>`;
   return html`<div class="title"><h1>Definitions</h1><span class="muted">${data ? count(data.meta.total, "definition") : ""}</span><span class="grow"></span>
       <${CopyAs} requests=${[{ label: "List the definitions", method: "GET", path: "/config_definition/", query: parameters }]} />
-      ${lacks("define") ? "" : html`<a class="button primary" href=${href(["new"])} data-key="n">New definition</a>`}</div>
-    <div class="bar"><input type="search" aria-label="Search definitions by key" placeholder="Search by key" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
+      ${lacks("propose") ? "" : html`<a class="button primary" href=${href(["new"])} data-key="n">New definition</a>`}</div>
+    <div class="bar"><input type="search" aria-label="Search definitions by key" placeholder="Search by key" value=${search} onInput=${(event) => setSearch(event.target.value)} />
+      ${pattern ? html`<span class="chip"><b>${pattern}</b><button aria-label=${`Show others than ${pattern}`} onClick=${() => change({ definition: "", page: 1 })}>✕</button></span>` : ""}</div>
     <${Loaded} of=${list} what="the definitions">${data && (data.results.length === 0
-      ? html`<${Empty} title=${query.get("search") ? "No definition has this in its key" : "There is no definition yet"}>
-          ${query.get("search") ? html`<button onClick=${() => setSearch("")}>Show all</button>`
+      ? html`<${Empty} title=${query.get("search") || pattern ? "No definition fits" : "There is no definition yet"}>
+          ${query.get("search") || pattern ? html`<button onClick=${() => { setSearch(""); setQuery([]); }}>Show all</button>`
             : html`A definition says what its configs look like: a JSON schema, and the fields by which they are found. <a href=${href(["new"])}>Create the first one.</a>`}</${Empty}>`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Definitions"><table><thead><tr>${sortable("config_definition_key", "Key")}<th>Schema</th><th>Indexed fields</th>
           ${sortable("created_at", "Created")}${sortable("modified_at", "Changed")}</tr></thead>

@@ -4,6 +4,7 @@
 // The value is what is saved. The JSON follows the form when typing rests, because to write a large value anew for each
 // key takes longer than a key may; what follows is there before the editor takes the first key.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { onConfig } from "../lib/operations.js";
 import { go, href, route, say, unsaved } from "../lib/state.js";
 import { Refusal, configPath, definitionPath, dryRun, get, isUnanswered } from "../lib/api.js";
 import { STRAYED, hasMarkers, placed, strayed } from "../lib/elements.js";
@@ -20,6 +21,7 @@ import { Editor } from "../parts/editor.js";
 import { Form } from "../parts/form.js";
 import { By, nameOf } from "../parts/by.js";
 import { Merge } from "../parts/merge.js";
+import { Offer, ProposeButton, TITLED, isForEnvironment, ofOperation, useProposal } from "../parts/propose.js";
 import { reasonHeader } from "./config.js";
 
 export default function Edit({ parts: [, name, , config] }) {
@@ -85,6 +87,7 @@ function Editing({ name, config, start }) {
     }
   }
   const isNew = config === undefined;
+  const propose = useProposal([name], "write");
   const dirty = useMemo(() => Boolean(wrong) || !identical(value, base.data), [value, wrong, base.data]) || (isNew && key !== "");
   useEffect(() => { unsaved.value = dirty ? "What you have changed is not saved." : ""; return () => { unsaved.value = ""; }; }, [dirty]);
   const request = {
@@ -102,6 +105,8 @@ function Editing({ name, config, start }) {
   useDebounced(async (signal) => {
     if (wrong || (isNew && !key)) { setDry({}); return false; }
     if (isStrayed()) return false;
+    // A dry run would be refused as the write is: the node checks a change request when it is made.
+    if (propose.isOnly) { setDry({}); return false; }
     setDry((old) => ({ ...old, busy: true }));
     try {
       await dryRun(request.method, request.path, { ...written(0), signal });
@@ -114,7 +119,7 @@ function Editing({ name, config, start }) {
       return isUnanswered(error);
     }
     return false;
-  }, [value, wrong, key, base.etag], 300);
+  }, [value, wrong, key, base.etag, propose.isOnly], 300);
   useEffect(() => {
     if (isNew) return undefined;
     const stop = new AbortController();
@@ -139,8 +144,14 @@ function Editing({ name, config, start }) {
       setMerging({ error });
     }
   }
+  const proposal = () => ({
+    title: reason.trim() || `${isNew ? "create" : "change"} ${name} / ${isNew ? key : config}`, isSecret: () => isSecret(value),
+    operations: [onConfig(isNew ? "create_config" : "put_config", name, isNew ? key : config, [["data", print(value, 0)]], isNew ? undefined : base.etag)],
+    onRefused: (error) => setDry({ error: ofOperation(error) }),
+  });
   async function save() {
-    if (wrong || write.busy || isStrayed()) return;
+    if (wrong || write.busy || (isNew ? !key : !dirty) || isStrayed()) return;
+    if (propose.isOnly) { propose.ask(proposal()); return; }
     await write.run(request.method, request.path, written(0), (answer) => {
       saved.current = answer.etag;
       unsaved.value = "";
@@ -172,25 +183,28 @@ function Editing({ name, config, start }) {
   }, [text, errors, wrong]);
   const elsewhere = dry.error && dry.error.status !== 412 && errors.length < dry.error.items.length ? dry.error : null;
   const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : dry.busy ? ["", "Checking…"] : !dirty ? ["", "Nothing is changed yet"] : dry.fits ? ["good", "The node would take it"]
-    : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : isUnanswered(dry.error) ? UNCHECKED : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
+    : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : isUnanswered(dry.error) ? UNCHECKED : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : propose.isOnly ? "The node checks it when you propose it" : ""];
+  const isIdle = write.busy || Boolean(wrong) || (isNew ? !key : !dirty);
   return html`<div class="title"><h1>${isNew ? "New config" : `Edit ${config}`}</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
       <${CopyAs} isSecret=${() => isSecret(value)} requests=${() => [{ label: isNew ? "Create it" : "Save it", ...written(2) }, { label: "Try it (dry run)", ...written(2), query: [["dry_run", "true"]] }]} />
       <button onClick=${() => setDoc({ value, text: print(value) })} disabled=${Boolean(wrong) || text === null} title="Indents the JSON; no value changes">Format the JSON</button>
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
-      <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
-      <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
+      <button disabled=${isIdle} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
+      ${propose.isOnly ? "" : html`<${ProposeButton} of=${{ ...propose, ask: (what) => { if (!isStrayed()) propose.ask(what); } }} proposal=${proposal} disabled=${isIdle} />`}
+      <button class="primary" disabled=${isIdle} onClick=${save}>${propose.isOnly ? "Propose…" : write.busy ? "Saving…" : "Save"}</button></div>
     <${Frozen} name=${name} />
     ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ? html`<${By} of=${other.by} />` : "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : null}.
       ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : null}
     ${write.error?.status === 412 ? null : html`<${Problem} error=${write.error} again=${write.again} />`}
-    <${Problem} error=${elsewhere} />
+    ${elsewhere?.message === write.error?.message ? null : html`<${Problem} error=${elsewhere} />`}
+    ${propose.isOnly ? null : html`<${Offer} error=${[write.error, dry.error].find(isForEnvironment)} proposal=${proposal} of=${propose} />`}${propose.dialog}
     ${merging?.error ? html`<${Problem} error=${merging.error} />` : null}
     ${merging && !merging.error ? html`<${Merge} schema=${start.schema} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by && nameOf(other.by)} onClose=${() => setMerging(null)}
       onUse=${(result) => { if (isSecret(result) && !isSecret(value)) setCovered(true); setBase({ data: merging.theirs, etag: merging.etag }); take({ value: result, text: null }); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : null}
     ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : null}
     <div class="bar spaced">
       ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : null}
-      <${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div>
+      <${Field} label="Reason" hint=${propose.isOnly ? TITLED : "Stored in the history"}><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div>
     <div class="split"><section aria-label="Form"><h2>Form</h2><fieldset class="plain" disabled=${Boolean(wrong)}>${wrong ? html`<p class="muted">The form waits until the JSON is whole again.</p>` : null}
         <${Form} form=${form} value=${value} errors=${errors} /></fieldset></section>
       <section aria-label="JSON editor" onFocusIn=${catchUp}><h2>JSON</h2>${isCovered

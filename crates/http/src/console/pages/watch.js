@@ -113,11 +113,11 @@ export default function Changes() {
     <${Problem} error=${refusal} />
     ${gone ? html`<div class="banner warn" role="alert"><strong>Some changes can't be shown:</strong> ${gone}. New changes are shown.</div>` : ""}
     ${held.length === 0 ? (state || refusal ? html`<${Empty} title="No change to show">${parameters.length ? "Nothing that fits was changed." : "Nothing was changed."} A new change appears here by itself.</${Empty}>` : html`<p class="loading" role="status">Loading the changes…</p>`)
-      : html`<div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="changes-table"><thead><tr><th>Revision</th><th>When</th><th>By</th><th>What</th><th>Reason</th><th><span class="unseen">Actions</span></th></tr></thead>
-        <tbody>${held.map((event) => html`<tr key=${event.revision} class="arriving"><td>${event.revision}</td><td><${Time} of=${event.at} /></td><td><${By} of=${event.by} /></td>
-          <td>${event.changes.map((item, i) => html`<div><span class=${`op ${item.type.split("_")[1]}`}>${WORDS[item.type] ?? item.type}</span> <${Place} of=${item} /><${FieldsChanged} of=${event.fields[i]} /></div>`)}
-            ${event.more ? html`<div class="muted">and ${event.more} more in this revision</div>` : ""}</td><td class="wrap">${event.reason?.slice(0, REASON_MAX)}</td>
-          <td class="actions">${event.changes.some((item) => item.config_key && !lacks("write", item.config_definition_key)) ? html`<button class="quiet" aria-label=${`Undo revision ${event.revision}`} onClick=${() => setUndone(event.revision)}>Undo…</button>` : ""}</td></tr>`)}</tbody></table></div>
+      : html`<div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="stacked" role="table"><thead role="rowgroup"><tr role="row">${["Revision", "When", "By", "What", "Reason"].map((text) => html`<th role="columnheader">${text}</th>`)}<th role="columnheader"><span class="unseen">Actions</span></th></tr></thead>
+        <tbody role="rowgroup">${held.map((event) => html`<tr role="row" key=${event.revision} class="arriving"><td role="cell" data-name="revision">${event.revision}</td><td role="cell"><${Time} of=${event.at} /></td><td role="cell" data-name="by"><${By} of=${event.by} /></td>
+          <td role="cell">${event.changes.map((item, i) => html`<div><span class=${`op ${item.type.split("_")[1]}`}>${WORDS[item.type] ?? item.type}</span> <${Place} of=${item} /><${FieldsChanged} of=${event.fields[i]} /></div>`)}
+            ${event.more ? html`<div class="muted">and ${event.more} more in this revision</div>` : ""}</td><td role="cell" class="wrap">${event.reason?.slice(0, REASON_MAX)}</td>
+          <td role="cell" class="actions">${event.changes.some((item) => item.config_key && !lacks("propose", item.config_definition_key)) ? html`<button class="quiet" aria-label=${`Undo revision ${event.revision}`} onClick=${() => setUndone(event.revision)}>Undo…</button>` : ""}</td></tr>`)}</tbody></table></div>
         <p class="muted small">${count(held.length, "revision")}${held.length >= EVENTS_MAX ? `, the newest ${EVENTS_MAX}` : ""}</p>`}
     ${earlier && events.length < EVENTS_MAX ? html`<button onClick=${earlier}>Earlier changes</button>` : ""}
     ${undone ? html`<${Undo} revision=${undone} onClose=${() => setUndone(null)} />` : ""}`;

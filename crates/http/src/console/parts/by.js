@@ -54,3 +54,9 @@ export function By({ of }) {
   const name = nameOf(of);
   return html`<span class="by" title=${name === of ? undefined : of}>${name}</span>`;
 }
+
+/** Somebody in a change request: the person, where this key may know them, else the access key. */
+export function Party({ of }) {
+  if (!of) return html`<span class="muted">the cluster</span>`;
+  return of.person ? html`<span class="by" title=${of.key_id}>${of.person}</span>` : html`<${By} of=${of.key_id} />`;
+}

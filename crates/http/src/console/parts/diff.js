@@ -1,25 +1,43 @@
 // What a change did: the places with their old and new values, and the text line by line.
 import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
 import { differences } from "../lib/compare.js";
-import { print } from "../lib/json.js";
+import { Secret, print } from "../lib/json.js";
 import { ANY } from "../lib/schema.js";
 import { masked } from "../lib/secrets.js";
-import { brief, count, pathText } from "../lib/format.js";
+import { brief, count, escaped, pathText } from "../lib/format.js";
 import { load } from "./editor.js";
 
-/** Two contents; undefined or null where there is none. `schema` says which of the values are secret. */
-export function Diff({ from, to, label, schema }) {
+/** Places that are shown before somebody asks for all. */
+const SHOWN_MAX = 500;
+
+/**
+ * Two contents, called `names`; undefined or null where there is none. `schema` says which of the values are secret: one, or a
+ * list of which each does.
+ */
+export function Diff({ from, to, label, schema, names = ["Before", "After"] }) {
   const [lines, setLines] = useState(false);
+  const [max, setMax] = useState(SHOWN_MAX);
   const changes = useMemo(() => differences(from ?? undefined, to ?? undefined), [from, to]);
+  const covered = (item, path) => [schema ?? ANY].flat().reduce((found, one) => (found instanceof Secret ? found : masked(one ?? ANY, found, path)), item);
   if (changes.length === 0) return html`<p class="muted">Nothing differs in the content.</p>`;
   return html`<div class="diff"><div class="bar"><span class="muted">${count(changes.length, "place")} ${changes.length === 1 ? "differs" : "differ"}</span><span class="grow"></span>
       <div class="segments" role="group" aria-label="Show as"><button type="button" aria-pressed=${!lines} onClick=${() => setLines(false)}>Places</button><button type="button" aria-pressed=${lines} onClick=${() => setLines(true)}>Lines</button></div></div>
-    ${lines ? html`<${Lines} a=${print(masked(schema ?? ANY, from ?? undefined))} b=${print(masked(schema ?? ANY, to ?? undefined))} label=${label} />`
-      : html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table><thead><tr><th>Place</th><th>Before</th><th>After</th></tr></thead>
-        <tbody>${changes.slice(0, 500).map((change) => html`<tr><th scope="row">${pathText(change.path)}</th><td>${value(masked(schema ?? ANY, change.old, change.path), "minus")}</td><td>${value(masked(schema ?? ANY, change.new, change.path), "plus")}</td></tr>`)}</tbody></table></div>`}</div>`;
+    ${lines ? html`<${Lines} a=${print(covered(from ?? undefined))} b=${print(covered(to ?? undefined))} label=${label} />`
+      : html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class="stacked" role="table"><thead role="rowgroup"><tr role="row">${["Place", ...names].map((text) => html`<th role="columnheader">${text}</th>`)}</tr></thead>
+        <tbody role="rowgroup">${changes.slice(0, max).map((change) => html`<tr role="row"><th role="rowheader" scope="row">${pathText(change.path)}</th><td role="cell" data-name=${names[0]}>${value(covered(change.old, change.path), "minus")}</td><td role="cell" data-name=${names[1]}>${value(covered(change.new, change.path), "plus")}</td></tr>`)}</tbody></table></div>
+        ${changes.length > max ? html`<p><b>${count(changes.length - max, "more place")} not shown.</b> <button type="button" onClick=${() => setMax(Infinity)}>Show all</button></p>` : ""}`}</div>`;
 }
 
-const value = (item, sign) => (item === undefined ? html`<span class="muted">–</span>` : html`<code class=${`wrap ${sign}`}>${brief(item, 400)}</code>`);
+const BRIEF = 400;
+/** A value; a long one is shortened until somebody asks for the rest. */
+const value = (item, sign) => (item === undefined ? html`<span class="muted">–</span>` : html`<${Value} item=${item} sign=${sign} />`);
+
+function Value({ item, sign }) {
+  const [whole, setWhole] = useState(false);
+  const text = brief(item, whole ? Infinity : BRIEF);
+  const isCut = !whole && text.length > BRIEF;
+  return html`<code class=${`wrap ${sign}`}>${text}</code>${isCut ? html` <button type="button" class="quiet" onClick=${() => setWhole(true)}>Show the whole value</button>` : ""}`;
+}
 
 /** Unified lines, with three lines around each change. */
 function Lines({ a, b, label }) {
@@ -29,7 +47,7 @@ function Lines({ a, b, label }) {
   const rows = useMemo(() => (cm ? unified(cm, a, b) : []), [cm, a, b]);
   if (failed) return html`<p class="muted">What compares lines could not be loaded; the places are complete.</p>`;
   if (!cm) return html`<p class="loading">Comparing…</p>`;
-  return html`<pre class="code lines" tabindex="0" role="region" aria-label=${label}>${rows.map((row) => html`<div class=${row.kind}><span class="sign" aria-hidden="true">${{ plus: "+", minus: "-" }[row.kind] ?? " "}</span>${row.text}${"\n"}</div>`)}</pre>`;
+  return html`<pre class="code lines" tabindex="0" role="region" aria-label=${label}>${rows.map((row) => html`<div class=${row.kind}><span class="sign" aria-hidden="true">${{ plus: "+", minus: "-" }[row.kind] ?? " "}</span>${escaped(row.text)}${"\n"}</div>`)}</pre>`;
 }
 
 function unified(cm, a, b) {

@@ -46,7 +46,7 @@ function Member({ root, of, name, value, path }) {
 
 function show(value) {
   if (value === null) return html`<span class="muted">null</span>`;
-  if (value instanceof Secret) return html`<span class="muted">${DOTS}</span>`;
+  if (value instanceof Secret) return html`<span class="muted dots">${DOTS}</span>`;
   if (value instanceof Num) return html`<span class="number">${value.text}</span>`;
   if (typeof value === "boolean") return html`<span class=${value ? "yes" : "no"}>${String(value)}</span>`;
   // Several lines are read as lines; what is not seen of them is said.

@@ -216,7 +216,7 @@ const Place = memo(({ form, name, schema, value, path, isRequired, isNamed, isKn
   const asks = limits(view.schema ?? (about.all.length === 1 ? about.all[0] : schema));
   const notes = html`<div id=${`${id}-notes`}>${!isNamed && schema.get("title") ? html`<small class="muted">${schema.get("title")}</small>` : null}
     ${schema.get("description") ? html`<small class="muted">${schema.get("description")}</small>` : null}
-    ${asks && !nested ? html`<small class="muted">${asks}</small>` : null}
+    ${asks && !nested && !(view === ABSENT && asks === "or null") ? html`<small class="muted">${asks}</small>` : null}
     ${here.map((error) => html`<small class="error">${error.path.length > path.length ? `${pathText(error.path.slice(path.length))}: ` : null}${error.message}</small>`)}</div>`;
   if (nested) {
     const inner = { form, schema: view.schema, value, path, errors };
@@ -226,7 +226,7 @@ const Place = memo(({ form, name, schema, value, path, isRequired, isNamed, isKn
   const common = { id, "aria-describedby": `${id}-notes`, "aria-invalid": here.length > 0 || undefined, "aria-required": isRequired || undefined };
   return html`<div ref=${box} class=${`place ${here.length ? "wrong" : ""} ${value === undefined ? "absent" : ""}`}>
     <label for=${view === ABSENT || view === KEPT || view === NULL || isHidden ? undefined : id}>${head}</label>
-    <div>${isHidden ? html`<span class="bar"><span class="muted">${DOTS}</span><button type="button" aria-label=${`Show ${title}`} onClick=${() => { form.wanted = path; setShown(true); }}>Show</button></span>`
+    <div>${isHidden ? html`<span class="bar"><span class="muted dots">${DOTS}</span><button type="button" aria-label=${`Show ${title}`} onClick=${() => { form.wanted = path; setShown(true); }}>Show</button></span>`
       : html`<${Control} ...${{ form, schema, about, view, value, path, title, common, begin }} />`}${notes}</div><div>${buttons}</div></div>`;
 });
 

@@ -8,9 +8,10 @@ import { places } from "./shell.js";
 export const KEYS = [
   ["/ or Ctrl K", "go to a page, a definition or a config"],
   ["?", "this list"],
-  ["g then d, w, c, u, t", "definitions, changes, cluster, usage, change set"],
+  ["g then d, w, r, c, u, t", "definitions, changes, reviews, cluster, usage, change set"],
   ["n", "new: a definition or a config, as the page has it"],
   ["e", "edit the config that is shown"],
+  ["a", "approve the change request that is shown, after a question"],
   ["h", "history of what is shown"],
   ["Ctrl S", "save what is edited"],
   ["↑ ↓ Home End PgUp PgDn", "move in the table, Enter opens"],

@@ -1,13 +1,15 @@
 // What is around every page: navigation, the node that answers, what is wrong with it, the theme, short messages.
-import { html } from "../vendor/preact.js";
+import { html, useEffect } from "../vendor/preact.js";
 import { together } from "../lib/together.js";
+import { AGAIN, recount, waiting } from "../lib/waiting.js";
 import { href, keepKey, lacks, messages, node, principal, route, setTheme, spoken, theme, trouble, unsaved } from "../lib/state.js";
 
 export function places() {
   const all = [
     { text: "Definitions", parts: [], heads: [undefined, "d", "new"] },
     { text: "Changes", parts: ["watch"] },
-    { text: "Environments", parts: ["environments"] },
+    { text: "Reviews", parts: ["reviews"], badge: waiting.value },
+    { text: "Environments", parts: ["environments"], heads: ["environments", "compare"] },
     { text: "Cluster", parts: ["cluster"], verb: "observe" },
     { text: "Usage", parts: ["usage"], verb: "observe" },
   ];
@@ -16,14 +18,28 @@ export function places() {
   return all.filter((place) => !(place.verb && lacks(place.verb)));
 }
 
+/** How many of a place wait for the person; a screen reader says it in words. */
+function Badge({ of }) {
+  if (!of?.number) return null;
+  const text = `${of.number}${of.more ? "+" : ""}`;
+  return html` <span class="badge" aria-hidden="true">${text}</span><span class="unseen"> (${text} to review)</span>`;
+}
+
 export function Shell({ children, onPalette }) {
+  useEffect(() => {
+    const look = () => { if (!document.hidden) recount(); };
+    look();
+    const timer = setInterval(look, AGAIN);
+    document.addEventListener("visibilitychange", look);
+    return () => { clearInterval(timer); document.removeEventListener("visibilitychange", look); };
+  }, [principal.value]);
   const head = route.value.parts[0];
   const next = { auto: "light", light: "dark", dark: "auto" };
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>To the content</a>
     <header class="top">
       <a class="brand" href="#/"><img src="icon.svg" alt="" width="22" height="22" /> Concord</a>
       <nav aria-label="Pages">${places().map((place) => html`<a href=${href(place.parts)}
-        aria-current=${(place.heads ?? place.parts).includes(head) ? "page" : undefined}>${place.text}</a>`)}</nav>
+        aria-current=${(place.heads ?? place.parts).includes(head) ? "page" : undefined}>${place.text}<${Badge} of=${place.badge} /></a>`)}</nav>
       <span class="grow"></span>
       <button class="quiet find" onClick=${onPalette}>Go to… <kbd>/</kbd></button>
       ${node.value.id ? html`<span class="muted small node" title="The node that answers, and the revision of its state">node ${node.value.id} · revision ${node.value.revision}</span>` : ""}

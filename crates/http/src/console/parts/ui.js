@@ -78,6 +78,13 @@ export function useWrite() {
 /** Errors of one refusal that are listed. */
 const ITEMS_MAX = 8;
 
+/** What some refusals are about, where the status does not say it. */
+const TITLES = {
+  change_required: "The environment takes change requests only.", environment_frozen: "The environment is frozen.",
+  change_digest: "It has a newer edition.", change_stale: "It is stale.", change_closed: "It is closed.", not_approved: "It is not approved.",
+  change_not_due: "It is not the time for it.", not_revertible: "It can't be taken back.",
+};
+
 /** What went wrong, in words that do not promise too much. */
 export function Problem({ error, again }) {
   if (!error) return null;
@@ -91,7 +98,7 @@ export function Problem({ error, again }) {
   return html`<div class=${`banner ${error.unknown ? "warn" : "bad"}`} role="alert">
     ${error.unknown
       ? html`<strong>Outcome unknown.</strong> The change may or may not have been applied. <span class="muted">(${error.message})</span>`
-      : html`<strong>${titles[error.status] ?? `Refused with status ${error.status}.`}</strong>
+      : html`<strong>${TITLES[error.items[0]?.code] ?? titles[error.status] ?? `Refused with status ${error.status}.`}</strong>
         ${error.items.length === 1
           ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : null}`
           : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : null}${item.msg}</li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : null}</ul>`}`}
@@ -123,6 +130,8 @@ export function Dialog({ title, onClose, children, wide }) {
   const ref = useRef(null);
   useLayoutEffect(() => {
     ref.current.showModal();
+    // The browser begins at the button that closes it; a person begins where they type.
+    ref.current.querySelector("form :is(input:not([type=checkbox], [type=radio]), select, textarea):not(:disabled)")?.focus();
     return () => ref.current?.close();
   }, []);
   return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-labelledby="dialog-title"
@@ -132,8 +141,8 @@ export function Dialog({ title, onClose, children, wide }) {
   </dialog>`;
 }
 
-/** Asks before something that is hard to undo. `confirm` is a word to be typed, where much would go. */
-export function Confirm({ title, children, action, danger, type, onClose, onConfirm, write }) {
+/** Asks before something that is hard to undo. `type` is a word to be typed, where much would go; `beside` stands beside the button. */
+export function Confirm({ title, children, action, danger, type, beside, onClose, onConfirm, write }) {
   const [typed, setTyped] = useState("");
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form method="dialog" onSubmit=${(event) => { event.preventDefault(); onConfirm(); }}>
@@ -141,7 +150,7 @@ export function Confirm({ title, children, action, danger, type, onClose, onConf
       ${type ? html`<label class="field"><span>Type <code>${type}</code> to go on</span>
         <input autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>` : null}
       <${Problem} error=${write?.error} again=${write?.again} />
-      <footer><button type="button" onClick=${onClose}>Cancel</button>
+      <footer><button type="button" onClick=${onClose}>Cancel</button>${beside}
         <button class=${danger ? "danger" : "primary"} disabled=${write?.busy || (type && typed !== type)}>${write?.busy ? "Working…" : action}</button></footer>
     </form>
   </${Dialog}>`;

@@ -9,6 +9,7 @@ import { undoBody, undoOf } from "../lib/undo.js";
 import { Dialog, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "./ui.js";
 import { CopyAs } from "./copyas.js";
 import { Diff } from "./diff.js";
+import { Offer, ProposeButton, TITLED, isForEnvironment, useProposal } from "./propose.js";
 import { reasonHeader } from "../pages/config.js";
 
 /** Configs whose differences are shown. */
@@ -23,11 +24,15 @@ export function Undo({ revision, onClose }) {
 function Plan({ revision, plan, onClose }) {
   const reversals = plan?.reversals ?? [];
   const [reason, setReason] = useState(`undo of revision ${revision}`);
+  const propose = useProposal([...new Set(reversals.map(({ definition }) => definition))], "write");
+  const isSecret = () => reversals.some(({ definition, after }) => masked(plan.schemas.get(definition) ?? ANY, after) !== after);
+  const proposal = () => ({ title: reason.trim() || `undo of revision ${revision}`, operations: reversals.map(({ operation }) => operation), isSecret });
   const [dry, setDry] = useState({ busy: reversals.length > 0 });
   const write = useWrite();
   const request = { method: "POST", path: "/batch", headers: reasonHeader(reason), body: undoBody(reversals) };
   useDebounced(async (signal) => {
     if (reversals.length === 0) return false;
+    if (propose.isOnly) { setDry({}); return false; }
     try {
       await dryRun("POST", "/batch", { ...request, signal });
       setDry({});
@@ -37,10 +42,12 @@ function Plan({ revision, plan, onClose }) {
       return isUnanswered(error);
     }
     return false;
-  }, [plan], 0);
+  }, [plan, propose.isOnly], 0);
   if (plan === null) return html`<p>It changed nothing that your key may read.</p><footer><button type="button" onClick=${onClose}>Close</button></footer>`;
+  if (propose.dialog) return propose.dialog;
   const submit = (event) => {
     event.preventDefault();
+    if (propose.isOnly) { propose.ask(proposal()); return; }
     write.run("POST", "/batch", request, (answer) => { say(`${count(reversals.length, "config")} set back as revision ${answer.data.revision}`); onClose(); });
   };
   const isStopped = write.busy || dry.busy || (dry.error && !isUnanswered(dry.error));
@@ -51,9 +58,11 @@ function Plan({ revision, plan, onClose }) {
       <${Diff} schema=${plan.schemas.get(one.definition)} from=${one.now} to=${one.after} label=${`What changes in ${one.key}`} /></section>`)}
     ${reversals.length > SHOWN_MAX ? html`<p class="muted">and ${reversals.length - SHOWN_MAX} more configs</p>` : ""}
     <${Problem} error=${write.error ? null : dry.error} />
-    ${reversals.length ? html`<${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}>
-      <div><${CopyAs} isSecret=${() => reversals.some(({ definition, after }) => masked(plan.schemas.get(definition) ?? ANY, after) !== after)} requests=${[{ label: "Undo it", ...request, command: `undo ${revision}` }]} /></div>` : ""}</div>
+    ${reversals.length ? html`<${Field} label="Reason" hint=${propose.isOnly ? TITLED : "Stored in the history"}><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}>
+      <div><${CopyAs} isSecret=${isSecret} requests=${[{ label: "Undo it", ...request, command: `undo ${revision}` }]} /></div>` : ""}</div>
     <${Problem} error=${write.error} again=${write.again} />
+    ${propose.isOnly ? "" : html`<${Offer} error=${[write.error, dry.error].find(isForEnvironment)} proposal=${proposal} of=${propose} />`}
     <footer><button type="button" onClick=${onClose}>${reversals.length ? "Cancel" : "Close"}</button>
-      ${reversals.length ? html`<button class="primary" disabled=${isStopped}>${write.busy ? "Working…" : `Undo ${count(reversals.length, "config")}`}</button>` : ""}</footer></form>`;
+      ${reversals.length ? html`${propose.isOnly ? "" : html`<${ProposeButton} of=${propose} proposal=${proposal} disabled=${write.busy} />`}
+        <button class="primary" disabled=${isStopped}>${propose.isOnly ? "Propose…" : write.busy ? "Working…" : `Undo ${count(reversals.length, "config")}`}</button>` : ""}</footer></form>`;
 }

@@ -13,7 +13,7 @@ use super::{
     invalid,
     scope::{NEEDS_ONE_DEFINITION, WatchScope},
 };
-use crate::Refusal;
+use crate::{Refusal, change_requests::ChangeRequestEvent};
 use concord_model::{
     error::{Invalid, Rejection},
     index,
@@ -53,6 +53,8 @@ pub enum Selected {
     All,
     /// The items at these positions. The flag says that the config no longer matches the filter.
     Items(Vec<(usize, bool)>),
+    /// No items, and these change requests.
+    ChangeRequests(Vec<ChangeRequestEvent>),
 }
 
 impl WatchFilter {
@@ -149,7 +151,10 @@ impl WatchSelection {
             _ if params.is_empty() => None,
             WatchScope::Configs(key, _) => Some(key),
             WatchScope::Definitions(keys) if keys.len() == 1 => keys.first(),
-            WatchScope::Visible(_) | WatchScope::Matching(_) | WatchScope::Definitions(_) => {
+            WatchScope::Visible(_)
+            | WatchScope::Matching(_)
+            | WatchScope::Definitions(_)
+            | WatchScope::ChangeRequests(_) => {
                 return Err(invalid("definition", NEEDS_ONE_DEFINITION));
             }
         };
@@ -183,6 +188,10 @@ impl WatchSelection {
 
     /// The returned part of an event. `None` for most events.
     pub(super) fn select(&mut self, event: &Event) -> Option<Selected> {
+        if self.scope.is_of_change_requests() {
+            // Which of them the client may see is decided when they are sent (`redacted`).
+            return self.scope.contains_any_of(event).then(|| Selected::ChangeRequests(Vec::new()));
+        }
         let mut selected = Vec::new();
         let mut indexed: Option<(Revision, Arc<Indexed>)> = None;
         for (place, item) in event.items.iter().enumerate().filter(|(_, item)| self.scope.contains(item)) {

@@ -69,7 +69,7 @@ fn known(data: &str) -> Before {
 }
 
 fn event(items: Vec<RecordChange>) -> Event {
-    Event::new(9, Timestamp(9), "root", None, items).unwrap()
+    Event::new(9, Timestamp(9), ("root", None), items, Vec::new()).unwrap()
 }
 
 fn items(places: &[(usize, bool)]) -> Selected {

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use super::prepare::PreparedWrite;
-use crate::request::{AccessWrite, AuditWrite, Principal, Refusal, WriteRequest};
+use crate::request::{AccessWrite, AuditWrite, ChangeWrite, Principal, Refusal, WriteRequest};
 use concord_model::{
     access_key::{AccessKey, Author, KeyId, KeyUse, Verb},
     command::{AccessCommand, AuditCommand, Command, Expect, KeyTerms},
@@ -42,7 +42,10 @@ pub(super) fn authorize(
 ) -> Result<Authorized, Refusal> {
     let principal = &request.caller.principal;
     if principal.is_cluster() {
-        let is_own = request.write.is_of_the_cluster();
+        // What was left to it, as the log knows.
+        let is_own = request.write.is_of_the_cluster()
+            || request.edition.is_some()
+            || request.write.change().is_some_and(ChangeWrite::is_of_records);
         return if is_own {
             Ok(Authorized { principal: principal.clone(), author: Author::Cluster })
         } else {
@@ -188,9 +191,7 @@ fn check_given(principal: &Principal, given: GivenTerms<'_>) -> Result<(), Refus
 /// The client's precondition; if there is none, that the key is still at the revision that was read.
 fn expect_of(key: &AccessKey, expect: Expect) -> Result<Expect, Refusal> {
     match expect {
-        Expect::At(revision) if revision != key.revision => {
-            Err(Rejection::Precondition { current: key.revision }.into())
-        }
+        Expect::At(tag) if tag != key.tag() => Err(Rejection::Precondition { current: key.tag() }.into()),
         Expect::At(_) => Ok(expect),
         Expect::Any | Expect::Absent | Expect::Present | Expect::None | Expect::Read(_) => {
             Ok(Expect::Read(Some(key.revision)))

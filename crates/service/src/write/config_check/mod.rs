@@ -239,9 +239,9 @@ fn constraints(write: &Write) -> impl Iterator<Item = &Write> {
 
 impl Writes {
     /// How long a write may take in total.
-    pub(super) fn time_for(&self, write: &Write) -> Duration {
+    pub(crate) fn time_for(&self, write: &Write) -> Duration {
         let time = self.cx.options.write_timeout;
-        if write.change().is_some_and(ChangeWrite::applies) {
+        if write.change().is_some_and(ChangeWrite::is_of_records) {
             // What it changes is in the state. It may have to check many configs.
             return time.max(CONFIG_CHECK_TIMEOUT);
         }

@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::{
     access::{prepare_access, prepare_audit},
     batch::{check_operations, prepare_batch},
-    change::{bypassing, check_change, prepare_applied, prepare_change},
+    change::{bypassing, check_change, prepare_change, prepare_edition},
     environment::{check_environment, prepare_environment},
     patch::prepare_patch,
     redefine,
@@ -180,7 +180,7 @@ pub(super) fn prepare(
         return Ok(Prepared::Known(outcome));
     }
     if let Some(edition) = &request.edition {
-        return prepare_applied(state, request, edition, with).map(Prepared::Propose);
+        return prepare_edition(state, request, edition, with).map(Prepared::Propose);
     }
     if let Some(write) = request.write.change() {
         return prepare_change(state, request, write, with);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    request::{LazySchema, NewSchema, Principal, Write},
+    request::{ChangeWrite, LazySchema, NewEdition, NewSchema, Principal, ProposedOperations, Write},
     testing::owner,
     write::{
         prepare::{Prepared, PreparedWrite},
@@ -12,8 +12,9 @@ use crate::{
     },
 };
 use concord_model::{
-    command::{Command, Expect, Verdict},
+    command::{ChangeAction, Command, Expect, SystemCommand, Verdict},
     error::Rejection,
+    system::change::Timing,
 };
 use concord_state::State;
 
@@ -221,6 +222,40 @@ fn the_limit_of_data_tells_nothing_of_the_length_of_a_kept_value() {
     assert!(blind.iter().all(|padding| *padding == blind[0]), "{blind:?}");
     let root = ["short", "hunter2"].map(|pw| longest_padding(&Principal::root(), pw));
     assert_eq!(root[0], root[1] + 2, "who may see the value has the exact limit");
+}
+
+#[test]
+fn the_size_of_a_change_request_tells_nothing_of_the_length_of_a_kept_value() {
+    let size = |principal: &Principal, password: &str| {
+        let mut state = state();
+        apply(&mut state, put(with(|data| data["pw"] = password.into()), Expect::Present));
+        let data = json!({"pw": {"$concord-keep": true}, "name": "other"});
+        let edition = NewEdition {
+            title: "t".into(),
+            description: String::new(),
+            operations: ProposedOperations::Records(vec![patch(PatchFormat::Replace, data)]),
+            timing: Timing::default(),
+            seal: [1; 32],
+        };
+        let id = "changechange".to_owned();
+        let create = Write::Change(Box::new(ChangeWrite::Create { id, edition }));
+        let Ok(Prepared::Propose(PreparedWrite { command: Command::System(made), .. })) =
+            prepared(&state, &request_by(principal.clone(), create))
+        else {
+            panic!("it can be proposed")
+        };
+        let SystemCommand::Change { action: ChangeAction::Create(edition), .. } = made else {
+            panic!("{made:?}")
+        };
+        let stored: Value = serde_json::from_str(&edition.operations).unwrap();
+        assert!(stored.to_string().contains(password), "the value is kept");
+        edition.operations.len()
+    };
+    let passwords = ["short", "hunter2", "a password of more characters"];
+    let blind = passwords.map(|password| size(&blind(), password));
+    assert!(blind.iter().all(|bytes| *bytes == blind[0]), "{blind:?}");
+    let root = passwords.map(|password| size(&Principal::root(), password));
+    assert_eq!(root[0] + 2, root[1], "who may see the value may know its length");
 }
 
 #[test]

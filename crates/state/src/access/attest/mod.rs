@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::super::{Edit, State, apply::EntryContext};
 use concord_model::{
-    access_key::{AccessKey, Attestation, AttestedBy, Attester, Author, KeyId, Verb},
+    access_key::{AccessKey, Attestation, AttestedBy, Attester, Author, HalfAttestation, KeyId, Verb},
     command::KeyTerms,
     error::{NotAttestable, Rejection},
     record::Revision,
@@ -104,14 +104,19 @@ impl State {
         }
         let by = match attester {
             None => Some(AttestedBy::Root),
-            Some(second) => match before.half_attested.clone().filter(|first| self.still_attests(first)) {
+            Some(second) => match before
+                .half_attested
+                .clone()
+                .map(|half| half.by)
+                .filter(|first| self.still_attests(first))
+            {
                 Some(first) if first.person == second.person => return Ok(()),
                 Some(first) => Some(AttestedBy::Persons([first, second])),
                 None if concord_model::sabotage::is("attested-by-one") => {
                     Some(AttestedBy::Persons([second.clone(), second]))
                 }
                 None => {
-                    let half_attested = Some(second);
+                    let half_attested = Some(HalfAttestation { at: context.revision, by: second });
                     let after = AccessKey { half_attested, ..(*before).clone() };
                     self.put_key(Some(before), Some(after), edits);
                     return Ok(());

@@ -86,6 +86,11 @@ impl State {
             {
                 keeps.insert(found.definition.id, StepDeletes { step: outcomes.len(), keep: *keep });
             }
+            // No batch has these: its edits would not tell of them.
+            if matches!(command, Command::Forget { .. } | Command::BuildIndex { .. }) {
+                outcomes.push(StepOutcome::NoRecord);
+                continue;
+            }
             match next.decide(last, command, &mut step_edits) {
                 Ok(applied) => outcomes.extend_from_slice(applied.steps()),
                 Err(rejection) => {

@@ -248,3 +248,17 @@ fn a_scratch_copy_decides_steps_as_the_batch_does() {
     assert_eq!(state.try_step(2, &define("d").command), Err(Rejection::DefinitionExists));
     state.try_step(3, &define("e").command).unwrap();
 }
+
+#[test]
+fn a_batch_forgets_no_outcome_and_builds_no_index() {
+    let mut state = state();
+    let key = IdempotencyKey { id: [1; 16], fingerprint: [2; 16] };
+    decide(&mut state, &Proposal { request: Some(key), ..write("k", "1", Expect::Absent) }).unwrap();
+    let forget = proposal(Command::Forget { upto: state.revision() });
+    // Its edits don't tell of it, so the nodes would keep on the disk what the state has forgotten.
+    let (_, change) = apply(&mut state, &open(vec![write("k", "2", Expect::Any), forget.clone()]));
+    assert_eq!((change.edits.len(), state.request_count()), (1, 1));
+    assert!(state.remembered(&key.id).is_some());
+    decide(&mut state, &forget).unwrap();
+    assert_eq!(state.request_count(), 0, "alone it does");
+}

@@ -158,13 +158,14 @@ fn a_state_of_a_point_in_time_has_its_change_requests_and_no_content_of_a_later_
     }
     assert_eq!(again.state.digest(), world.state.digest());
     let continued = continuation.finish(again.state.revision());
-    let restored = |number: u64| match continued.change(&id(number)).unwrap().phase {
-        Phase::Closed { reason, .. } => Some(reason),
-        Phase::Open | Phase::Held | Phase::Applied { .. } => None,
+    let restored = |number: u64| match &continued.change(&id(number)).unwrap().phase {
+        Phase::Closed { reason, .. } => Some(reason.clone()),
+        Phase::Open | Phase::Scheduled { .. } | Phase::Held | Phase::Applied { .. } => None,
     };
     assert_eq!((restored(1), restored(6)), (Some(CloseReason::Restored), Some(CloseReason::Restored)));
     assert_eq!((restored(2), restored(4), restored(5)), (None, Some(CloseReason::Withdrawn), None));
-    assert_eq!(continued.change(&id(3)), world.state.change(&id(3)), "applied");
+    let applied = Change { revert: None, ..world.state.change(&id(3)).unwrap().clone() };
+    assert_eq!(continued.change(&id(3)), Some(&applied), "what the config was is in no history");
     assert_eq!(continued.change(&id(2)), world.state.change(&id(2)), "open, with its approval");
     assert_eq!(continued.pending_change_count(), 2);
     expect_sound(&continued);
@@ -204,7 +205,7 @@ fn a_content_that_no_change_request_has_is_no_state() {
     assert!(!changed(&|change| change.edition.scope = scope(&["b", "a"])));
     let mut large = (**content).clone();
     let bases = vec![Guard::Environment { name: key("e"), revision: None }; GUARDS_MAX + 1];
-    large.body = SystemBody::Content(Content { bases, digest_key: [0; 32] });
+    large.body = SystemBody::Content(Content::new(bases, [0; 32]));
     assert!(!finish(vec![(**record).clone(), large]));
     assert!(!finish(vec![SystemRecord { name: key("short"), ..(**record).clone() }]));
     for name in ["000000000001-2", "000000000002-1", "000000000001"] {
@@ -235,10 +236,19 @@ fn deletions_in_an_environment_without_restrictions_make_none_of_a_restricted_on
         .iter()
         .map(|name| world.state.last_deleted(name).unwrap().bytes_in_memory())
         .sum();
+    // What has no room beside them makes none, so nothing is dropped for it.
+    let kept = |world: &ChangeWorld| world.state.deleted().count();
+    let before = kept(&world);
     let change = churn(&mut world, "dev.last", room);
     assert!(matches!(&change.edits[1], Edit::Deleted { kept: None, .. }), "{change:?}");
+    assert_eq!((change.edits.len(), kept(&world)), (2, before), "{change:?}");
+    // One that has room beside them does.
+    let own = world.state.last_deleted("dev.d2").unwrap().bytes_in_memory();
+    churn(&mut world, "dev.last", room + own);
     let kept = world.state.deleted().map(|kept| kept.definition.key.as_str()).collect::<Vec<_>>();
-    assert_eq!(kept, ["prod.gone", "prod.d"]);
+    assert_eq!(kept, ["prod.gone", "prod.d", "dev.last"]);
+    let bytes = world.state.deleted().map(|kept| kept.bytes_in_memory()).sum::<u64>();
+    assert_eq!(world.state.deleted_bytes(), bytes);
     // Within the restricted one, the first goes.
     world.bypass("root", 2, create("prod.more")).unwrap();
     world.bypass("root", 3, delete("prod.more", Some(room))).unwrap();

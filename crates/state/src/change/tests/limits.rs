@@ -14,10 +14,8 @@ fn limits_of_one_change_request() {
     let many = many_definitions();
     let names: Vec<&str> = many.iter().map(String::as_str).collect();
     let base = Guard::Environment { name: key("e"), revision: None };
-    let with_bases = |count: usize| NewEdition {
-        content: Content { bases: vec![base.clone(); count], digest_key: [0; 32] },
-        ..edition(1)
-    };
+    let with_bases =
+        |count: usize| NewEdition { content: Content::new(vec![base.clone(); count], [0; 32]), ..edition(1) };
     let with_content = |bytes: u64| NewEdition {
         operations: "x".repeat(usize::try_from(bytes).unwrap()).into(),
         ..edition(1)
@@ -137,20 +135,51 @@ fn limits_of_a_person_an_environment_and_the_cluster() {
     assert_eq!(world.edit("ann", 1000, 2), too_many(ChangeQuota::OfParty));
     world.act("ann", 0, withdraw()).unwrap();
     world.edit("ann", 1000, 2).unwrap();
-    // The environment is full for everybody; others are not.
+    // Each sender leaves to others as much as they take. An environment that is full for one is not for the next.
     let mut number = 2000;
-    for who in ["bob", "cid", "dan"] {
-        while world.state.pending_change_count() < OPEN_CHANGES_OF_ENVIRONMENT_MAX
-            && world.act(who, number, create(edition(1))).is_ok()
-        {
-            number += 1;
+    let mut fill = |world: &mut ChangeWorld, who: &str| {
+        let (begin, mut rejected) = (number, None);
+        while rejected.is_none() {
+            rejected = world.act(who, number, create(edition(1))).err();
+            number += u64::from(rejected.is_none());
         }
+        assert_eq!(rejected, Some(Rejection::TooManyChanges(ChangeQuota::OfEnvironment)), "{who}");
+        number - begin
+    };
+    assert_eq!(["bob", "cid", "dan"].map(|who| fill(&mut world, who)), [150, 75, 37]);
+    // A key with a name of its own that nobody has attested is no other sender than its maker says, and is one of many.
+    assert_eq!(["eve", "bot"].map(|who| fill(&mut world, who)), [19, 9]);
+    for number in 0..10 {
+        let who = format!("x{number}");
+        world.make_key("root", &who, None, Quota::default());
+        assert!(fill(&mut world, &who) >= u64::from(number < 4), "{who}");
     }
-    assert_eq!(world.act("root", 3000, create(edition(1))), too_many(ChangeQuota::OfEnvironment));
     assert_eq!(world.state.pending_change_count(), OPEN_CHANGES_OF_ENVIRONMENT_MAX);
-    world.act("root", 3000, create(edition_of(1, &["dev.d"]))).unwrap();
+    // One that is full for everybody is for them alone.
+    assert_eq!(world.act("root", 4000, create(edition(1))), too_many(ChangeQuota::OfEnvironment));
+    world.act("root", 4000, create(edition_of(1, &["dev.d"]))).unwrap();
     let both = edition_of(1, &["dev.d", "prod.d"]);
-    assert_eq!(world.act("root", 3001, create(both)), too_many(ChangeQuota::OfEnvironment));
+    assert_eq!(world.act("root", 4001, create(both)), too_many(ChangeQuota::OfEnvironment));
+    expect_sound(&world.state);
+}
+
+#[test]
+fn a_key_that_nobody_has_attested_uses_up_nothing_of_the_person_that_it_names() {
+    let mut world = ChangeWorld::restricted();
+    // With `keys` alone: a key that names ann, who knows nothing of it.
+    world.make_key("bot", "fake", Some("ann"), Quota::default());
+    let create = |edition: NewEdition| ChangeAction::Create(edition.into());
+    for number in 0..OPEN_CHANGES_OF_PARTY_MAX {
+        world.act("fake", number, create(edition_of(1, &["dev.d"]))).unwrap();
+    }
+    let rejected = world.act("fake", 900, create(edition(1)));
+    assert_eq!(rejected, Err(Rejection::TooManyChanges(ChangeQuota::OfParty)));
+    world.create("ann", 901);
+    for number in 0..UNREVIEWED_BYPASSES_MAX {
+        world.bypass("fake", 1000 + number, write("prod.d", "k")).unwrap();
+    }
+    assert!(world.bypass("fake", 1900, write("prod.d", "k")).is_err());
+    world.bypass("ann", 1901, write("prod.d", "k")).unwrap();
     expect_sound(&world.state);
 }
 
@@ -169,18 +198,34 @@ fn limits_of_bytes() {
         world.act("ann", number, create(large(half))).unwrap();
     }
     assert_eq!(world.act("ann2", 2, create(edition(1))), too_many(ChangeQuota::BytesOfParty));
-    let others = CHANGE_CONTENTS_BYTES_MAX / half - 2;
-    for number in 0..others {
-        let who = format!("o{}x", number / 2);
-        if number % 2 == 0 {
+    // Whoever comes later has half of what is left: 8 MiB while there are 16, then 4, and so on.
+    let mut number = 10;
+    let taken: Vec<u64> = (0..9)
+        .map(|sender| {
+            let who = format!("o{sender}x");
             world.make_key("root", &who, None, Quota::default());
-        }
-        world.act(&who, 10 + number, create(large(half))).unwrap();
-    }
-    assert_eq!(world.state.change_content_bytes(), CHANGE_CONTENTS_BYTES_MAX);
-    assert_eq!(world.act("bob", 100, create(edition(1))), Err(Rejection::ChangesFull));
-    world.act("ann", 0, withdraw()).unwrap();
+            let (before, mut bytes) = (world.state.change_content_bytes(), half);
+            while bytes > 1 << 16 {
+                match world.act(&who, number, create(large(bytes))) {
+                    Ok(()) => number += 1,
+                    Err(Rejection::ChangesFull) => bytes /= 2,
+                    Err(rejection) => {
+                        assert_eq!(rejection, Rejection::TooManyChanges(ChangeQuota::BytesOfParty));
+                        break;
+                    }
+                }
+            }
+            world.state.change_content_bytes() - before
+        })
+        .collect();
+    let [mib, rest] = [1 << 20, 8 << 20];
+    assert_eq!(taken, [rest, rest, rest, rest, rest, rest, 4 * mib, 2 * mib, mib]);
+    assert!(world.state.change_content_bytes() < CHANGE_CONTENTS_BYTES_MAX);
     world.act("bob", 100, create(edition(1))).unwrap();
+    assert_eq!(world.act("cid", 101, create(large(half))), Err(Rejection::ChangesFull));
+    world.act("ann", 0, withdraw()).unwrap();
+    world.act("ann", 1, withdraw()).unwrap();
+    world.act("cid", 101, create(large(half))).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod ended;
 mod limits;
 mod sources;
+mod time;
 
 use super::*;
 use crate::{
@@ -27,11 +28,11 @@ use concord_model::{
         CHANGE_DEFINITIONS_MAX, CHANGE_VOTES_MAX, CHANGES_SWEPT_PER_ENTRY_MAX, CLOSED_CHANGE_AGE_US_MAX,
         CLOSED_CHANGES_MAX, DELETED_DEFINITIONS_MAX, EDITION_AGE_US_MAX, GUARDS_MAX,
         OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX,
-        UNREVIEWED_BYPASSES_MAX,
+        REVERT_BY_HAND_US, UNREVIEWED_BYPASSES_MAX,
     },
     system::{
         SystemBody,
-        change::{AppliedWith, CloseReason, Edition, NewEdition, NewVote, Phase},
+        change::{AppliedWith, CloseReason, Edition, NewEdition, NewVote, Phase, Revert, Timing},
         environment::{Direct, Environment, EnvironmentName},
         person::PersonLabel,
     },
@@ -200,7 +201,8 @@ fn edition_of(digest: u8, definitions: &[&str]) -> NewEdition {
         scope: Scope::Definitions(definitions.iter().map(|name| key(name)).collect()),
         text: r#"{"title":"a title"}"#.into(),
         operations: "[]".into(),
-        content: Content { bases: Vec::new(), digest_key: [9; 32] },
+        content: Content::new(Vec::new(), [9; 32]),
+        timing: Timing::default(),
     }
 }
 
@@ -339,12 +341,16 @@ fn every_deed_of_everybody_is_judged_at_every_stage() {
 
 /// What holds of every state.
 fn expect_sound(state: &State) {
+    let mut contents = 0;
     for record in state.changes() {
         let change = record.change().unwrap();
         let id = ChangeId::parse(record.name.as_str()).unwrap();
         assert_eq!(state.change_content(&id).is_some(), change.is_pending(), "{id}");
+        let is_possible = change.revert.as_ref().is_some_and(Revert::is_possible);
+        assert_eq!(state.change_before(&id).is_some(), is_possible, "{id}");
+        contents += u64::from(change.is_pending()) + u64::from(is_possible);
     }
-    assert_eq!(state.change_contents().count() as u64, state.pending_change_count());
+    assert_eq!(state.change_contents().count() as u64, contents);
     assert_eq!(state.pending_changes().count() as u64, state.pending_change_count());
     let mut builder = StateBuilder::new();
     for key in state.access_keys() {
@@ -582,6 +588,7 @@ fn a_change_request_is_applied_once_with_its_record_in_the_same_change() {
     let change = world.apply("dan", 1).unwrap().unwrap();
     let [
         Edit::Config { after: Some(config), .. },
+        Edit::System { before: None, after: Some(before) },
         Edit::System { before: Some(gone), after: None },
         Edit::System { before: Some(_), after: Some(record) },
     ] = &change.edits[..]
@@ -590,16 +597,19 @@ fn a_change_request_is_applied_once_with_its_record_in_the_same_change() {
     };
     assert_eq!((gone, config.revision), (&content, change.revision));
     assert_eq!((record.revision, record.modified_at), (change.revision, change.at));
-    let Phase::Applied { revision, at, by, with: AppliedWith::Approvals(approvers) } =
+    let Phase::Applied { revision, at, by, with: AppliedWith::Approvals(approvers), scheduled_by: None } =
         &record.change().unwrap().phase
     else {
         panic!("{record:?}")
     };
     let party = |who: &str| world.state.party(&world.author(who)).unwrap().party;
-    assert_eq!((*revision, *at, by), (change.revision, change.at, &party("dan")));
+    assert_eq!((*revision, *at, by), (change.revision, change.at, &Some(party("dan"))));
+    let until = Timestamp(change.at.0 + REVERT_BY_HAND_US);
+    let Some(Revert::ByHand { until: found, .. }) = &record.change().unwrap().revert else { panic!() };
+    assert_eq!((*found, before.content().unwrap().before.len()), (until, 1));
     assert_eq!(approvers[..], [party("cid")]);
     // The content is in no history, the record is.
-    assert_eq!(change.edits.iter().map(Edit::is_in_history).collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!(change.edits.iter().map(Edit::is_in_history).collect::<Vec<_>>(), [true, false, false, true]);
     assert_eq!(world.apply("dan", 1).unwrap_err(), Rejection::ChangeClosed);
     expect_sound(&world.state);
 }

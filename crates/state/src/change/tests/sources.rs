@@ -1,12 +1,17 @@
 //! Which command may change what, by its source: every kind of command, alone, as a step and in a transaction.
 
 use super::*;
+use concord_model::{command::source::RevertUse, system::change::Window};
 
 /// Change requests of the world: what each touches, and whether it is approved.
 const CONTENT: u64 = 1;
 const UNAPPROVED: u64 = 2;
 const RULES: u64 = 3;
 const ELSEWHERE: u64 = 4;
+/// As [`CONTENT`], and left to the cluster.
+const SCHEDULED: u64 = 5;
+/// Applied, and due to be taken back by the cluster.
+const ARMED: u64 = 6;
 
 /// What the rules of a situation mean for `prod`.
 struct Judged {
@@ -35,7 +40,7 @@ impl Judged {
         let other = Some(Rejection::ChangeDigest);
         match (number, changes) {
             (UNAPPROVED, Changes::Content) if self.asks => Some(not_approved(1, 0)),
-            (CONTENT | UNAPPROVED, Changes::Content) => self.is_frozen.clone(),
+            (CONTENT | UNAPPROVED | SCHEDULED, Changes::Content) => self.is_frozen.clone(),
             // A record that leaves the rules of `default` keeps no freeze of it.
             (RULES, Changes::Rules) if !self.has_own => self.is_frozen.clone(),
             (RULES, Changes::Rules) => None,
@@ -59,13 +64,28 @@ fn world_in(situation: &Situation) -> ChangeWorld {
             world.approve("bob", number);
         }
     }
+    let window = Some(Window { not_before: Timestamp(0), not_after: Timestamp(NOW + HOUR) });
+    let timing = Timing { window, ..Timing::default() };
+    let sent = NewEdition { timing, ..edition_of(1, &of_world) };
+    world.act("ann", SCHEDULED, ChangeAction::Create(sent.into())).unwrap();
+    world.approve("bob", SCHEDULED);
+    let schedule = ChangeAction::Schedule { edition: 1, digest: [1; 32] };
+    world.act("dan", SCHEDULED, schedule).unwrap();
+    let timing = Timing { revert_after_s: Some(1), ..Timing::default() };
+    let definition = world.state.definition("dev.d").unwrap().definition.id;
+    let bases = vec![Guard::Config { definition, key: key("armed"), revision: None }];
+    let sent = NewEdition { timing, content: Content::new(bases, [9; 32]), ..edition_of(1, &["dev.d"]) };
+    world.act("ann", ARMED, ChangeAction::Create(sent.into())).unwrap();
+    world.approve("bob", ARMED);
+    let proposal = world.with_change("dan", ARMED, write("dev.d", "armed"));
+    world.decide(&proposal).unwrap();
     // At a time when no freeze has begun.
     world.at = 2 * SECOND;
     for (name, environment) in &situation.records {
         let proposal = world.proposal("root", put(name, environment.clone()));
         world.state.apply(world.state.revision() + 1, &proposal);
     }
-    world.at = NOW + 1000;
+    world.at = NOW + 2 * SECOND;
     world
 }
 
@@ -83,6 +103,21 @@ fn forms(world: &ChangeWorld, command: &Command, changes: Changes) -> Vec<Comman
     forms
 }
 
+/// None of the commands is what takes the armed change request back.
+fn expect_no_revert(world: &ChangeWorld, who: &str, form: &Command) {
+    for is_bypass in [false, true] {
+        let expected = match (who, is_bypass) {
+            ("cluster", true) => Rejection::Unauthored,
+            ("cluster", false) | (_, true) => Rejection::ChangeDigest,
+            (_, false) => Rejection::KeyNotAttested,
+        };
+        let of = RevertUse { id: id(ARMED), edition: 1, is_bypass };
+        let tail = Tail::of(Source::Revert(of), Vec::new());
+        let proposal = Proposal { tail, ..world.proposal(who, form.clone()) };
+        expect_verdict(&world.state, &proposal, Some(&expected));
+    }
+}
+
 #[test]
 fn every_command_is_judged_by_its_source_in_every_environment() {
     let table = table(&ChangeWorld::new().state);
@@ -95,18 +130,26 @@ fn every_command_is_judged_by_its_source_in_every_environment() {
             // A batch of another environment is the content of that one.
             let changes = if *command == of_dev { Changes::Content } else { *changes };
             for form in forms(&world, command, changes) {
-                for who in ["root", "bot"] {
-                    for number in [CONTENT, UNAPPROVED, RULES, ELSEWHERE] {
+                for who in ["root", "bot", "cluster"] {
+                    for number in [CONTENT, UNAPPROVED, RULES, ELSEWHERE, SCHEDULED] {
                         let is_elsewhere = number == ELSEWHERE && *command == of_dev;
                         let expected = if is_elsewhere { None } else { judged.rejects(number, changes) };
+                        let is_other = expected == Some(Rejection::ChangeDigest);
+                        let expected = if who == "cluster" && number != SCHEDULED && !is_other {
+                            Some(Rejection::Unauthored)
+                        } else {
+                            expected
+                        };
                         let proposal = world.with_change(who, number, form.clone());
                         expect_verdict(&world.state, &proposal, expected.as_ref());
                     }
-                    let expected = match changes {
-                        Changes::Content => None,
-                        Changes::Rules if who == "root" => None,
-                        Changes::Rules => Some(Rejection::ChangeRequired { environment: key("prod") }),
-                        Changes::Nothing => Some(Rejection::ChangeDigest),
+                    expect_no_revert(&world, who, &form);
+                    let is_own = form.is_of_the_cluster();
+                    let expected = match (changes, who) {
+                        (_, "cluster") if !is_own => Some(Rejection::Unauthored),
+                        (Changes::Nothing, _) => Some(Rejection::ChangeDigest),
+                        (Changes::Content, _) | (Changes::Rules, "root") => None,
+                        (Changes::Rules, _) => Some(Rejection::ChangeRequired { environment: key("prod") }),
                     };
                     let proposal = world.with_bypass(who, 77, form.clone());
                     expect_verdict(&world.state, &proposal, expected.as_ref());
@@ -115,6 +158,28 @@ fn every_command_is_judged_by_its_source_in_every_environment() {
         }
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+#[test]
+fn a_revert_passes_the_rules_of_every_environment() {
+    for situation in situations() {
+        let world = world_in(&situation);
+        let delete =
+            Command::DeleteConfig { definition: key("dev.d"), key: key("armed"), expect: Expect::Any };
+        for (who, is_bypass) in [("cluster", false), ("bob", false), ("bot", true)] {
+            let source = Source::Revert(RevertUse { id: id(ARMED), edition: 1, is_bypass });
+            let tail = Tail::of(source, Vec::new());
+            let mut world = ChangeWorld { state: world.state.clone(), at: world.at };
+            world.rules("dev", Environment { freezes: frozen(NOW, NOW + HOUR).freezes, ..refusing() });
+            let proposal = Proposal { tail, ..world.proposal(who, delete.clone()) };
+            let change = world.decide(&proposal).unwrap().unwrap();
+            let Some(Revert::Done { revision, .. }) = world.state.change(&id(ARMED)).unwrap().revert else {
+                panic!("{who}")
+            };
+            assert_eq!(revision, change.revision);
+            expect_sound(&world.state);
+        }
+    }
 }
 
 /// Expects that exactly this rejection is the verdict, which leaves nothing; or, without one, that neither an environment

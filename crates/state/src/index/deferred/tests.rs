@@ -204,3 +204,29 @@ fn pending_updates_are_bounded_in_bytes_and_a_small_or_unique_collection_has_non
         assert_eq!(pending(&small), 0);
     }
 }
+
+#[test]
+fn a_guard_of_all_configs_builds_no_indexes() {
+    use concord_model::command::source::Guard;
+    let mut state = without_indexes();
+    let found = |state: &State| Arc::clone(state.definition("d").unwrap());
+    let definition = found(&state).definition.id;
+    let newest = found(&state).configs().map(|config| config.revision).max().unwrap();
+    let guard = |newest, count| [Guard::Configs { definition, newest, count }];
+    // What is at hand is their number; what an entry is decided by is all of it.
+    for (guard, holds, is_known) in [
+        (guard(newest, CONFIGS), true, true),
+        (guard(newest - 1, CONFIGS), false, true),
+        (guard(newest, CONFIGS + 1), false, false),
+    ] {
+        assert_eq!(state.failed_guard_at_hand(&guard).is_none(), is_known, "{guard:?}");
+        assert_eq!(state.failed_guard(&guard).is_none(), holds, "{guard:?}");
+    }
+    assert!(!found(&state).has_indexes());
+    read(&state);
+    decide(&mut state, &write("k1", "9", Expect::Any)).unwrap();
+    read(&state);
+    assert!(found(&state).has_indexes());
+    assert!(state.failed_guard_at_hand(&guard(newest, CONFIGS)).is_some(), "one was written since");
+    assert_eq!(state.failed_guard(&guard(newest + 1, CONFIGS)), None);
+}

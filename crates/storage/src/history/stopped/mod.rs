@@ -26,6 +26,7 @@ use crate::{StoreError, at_rest::AtRest, files::io};
 use concord_model::{
     key::Key,
     record::{Config, Revision, VoidRevisions},
+    system::{SystemBody, SystemRecord},
     time::Timestamp,
 };
 use concord_state::{
@@ -314,12 +315,21 @@ struct Overlap {
     after: Revision,
     definitions: BTreeMap<u64, Option<Revision>>,
     configs: BTreeMap<(u64, Key), Option<Revision>>,
+    environments: BTreeMap<Key, Option<Revision>>,
+    change_requests: BTreeMap<Key, Option<Revision>>,
     upto: Revision,
 }
 
 impl Overlap {
     fn new(after: Revision) -> Self {
-        Self { after, definitions: BTreeMap::new(), configs: BTreeMap::new(), upto: after }
+        Self {
+            after,
+            definitions: BTreeMap::new(),
+            configs: BTreeMap::new(),
+            environments: BTreeMap::new(),
+            change_requests: BTreeMap::new(),
+            upto: after,
+        }
     }
 
     fn add(&mut self, change: StoredChange) {
@@ -339,16 +349,55 @@ impl Overlap {
                     let place = (definition, before.key.clone());
                     self.configs.insert(place, after.map(|after| after.revision));
                 }
+                StoredEdit::System { before, after } => {
+                    let Some(record) = after.as_ref().or(before.as_ref()) else { continue };
+                    let all = match &record.body {
+                        SystemBody::Environment(_) => &mut self.environments,
+                        SystemBody::Change(_) => &mut self.change_requests,
+                        // A person has the revision of the key that names it first.
+                        SystemBody::Person(_) | SystemBody::Content(_) => continue,
+                    };
+                    all.insert(record.name.clone(), after.as_ref().map(|after| after.revision));
+                }
                 StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Undeleted { .. }
                 | StoredEdit::Dropped { .. }
                 | StoredEdit::Skipped(_)
-                | StoredEdit::System { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => {}
             }
         }
+    }
+
+    /// Rejects a state whose environments or change requests others have changed.
+    fn compare_system(&self, state: &State) -> Result<(), PointError> {
+        let differs = |what: &str, name: &Key, why: &str| {
+            let why = format!("{what} `{name}` {why}");
+            Err(PointError::Foreign { revision: self.upto, why })
+        };
+        let revision = |record: &Arc<SystemRecord>| record.revision;
+        let environment = |name: &Key| state.environment(name.as_str()).map(revision);
+        let change = |name: &Key| state.change_record(name.as_str()).map(revision);
+        let of_state = state.environments().map(|record| ("environment", &self.environments, record));
+        let of_state =
+            of_state.chain(state.changes().map(|record| ("change request", &self.change_requests, record)));
+        for (name, expected) in &self.environments {
+            if environment(name) != *expected {
+                return differs("environment", name, "is another one in the backup");
+            }
+        }
+        for (name, expected) in &self.change_requests {
+            if change(name) != *expected {
+                return differs("change request", name, "is another one in the backup");
+            }
+        }
+        for (what, known, record) in of_state {
+            if record.revision > self.after && !known.contains_key(&record.name) {
+                return differs(what, &record.name, "has a change that it lacks");
+            }
+        }
+        Ok(())
     }
 
     /// Rejects a state that other changes have led to.
@@ -383,7 +432,7 @@ impl Overlap {
                 return Err(differs(format!("it has no change of config `{key}` of `{definition}`")));
             }
         }
-        Ok(())
+        self.compare_system(state)
     }
 }
 

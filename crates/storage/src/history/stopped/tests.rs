@@ -19,7 +19,7 @@ use concord_model::{
     schema::{Formats, StoredSchema},
     system::{
         SystemRecord,
-        change::{Change, ChangeId, CloseReason, Content, NewEdition, Phase, Scope},
+        change::{Change, ChangeId, CloseReason, Content, NewEdition, Phase, Scope, Timing},
         environment::{Direct, Environment, EnvironmentName, Freeze},
     },
 };
@@ -136,16 +136,21 @@ fn environment(state: &State, random: &mut Rng) -> Command {
     Command::System(SystemCommand::PutEnvironment { name, after, text, expect })
 }
 
+fn edition(digest: u8, title: u8) -> NewEdition {
+    NewEdition {
+        digest: [digest; 32],
+        scope: Scope::Definitions(vec![key("large")]),
+        text: format!(r#"{{"title":"{title}"}}"#).into(),
+        operations: "[]".into(),
+        content: Content::new(Vec::new(), [9; 32]),
+        timing: Timing::default(),
+    }
+}
+
 /// An action on one of a few change requests, which are others as time goes by. The history has their records, and no content.
 fn change_request(state: &State, random: &mut Rng) -> Command {
     let id = ChangeId::parse(&format!("{:012}", state.revision() / 100 + random.u64(0..8))).unwrap();
-    let edition = NewEdition {
-        digest: [random.u8(..); 32],
-        scope: Scope::Definitions(vec![key("large")]),
-        text: format!(r#"{{"title":"{}"}}"#, random.u8(..)).into(),
-        operations: "[]".into(),
-        content: Content { bases: Vec::new(), digest_key: [9; 32] },
-    };
+    let edition = edition(random.u8(..), random.u8(..));
     let found = state.change(&id);
     let action = match found {
         None => ChangeAction::Create(edition.into()),
@@ -292,7 +297,10 @@ fn complete(collection: &Collection) -> (Definition, Vec<Config>) {
 /// The change requests. One that is pending has been closed since if it has lost its content.
 fn changes(state: &State) -> Vec<(Key, Change)> {
     let pending = |phase: &Phase| match phase {
-        Phase::Open | Phase::Held | Phase::Closed { reason: CloseReason::Restored, .. } => true,
+        Phase::Open
+        | Phase::Scheduled { .. }
+        | Phase::Held
+        | Phase::Closed { reason: CloseReason::Restored, .. } => true,
         Phase::Applied { .. } | Phase::Closed { .. } => false,
     };
     let each = state.changes().map(|record| {
@@ -483,6 +491,23 @@ fn the_history_of_another_cluster_is_rejected() {
         state.apply(revision, &Proposal::new(at, "root", Author::Root, command));
         let text = refused(&model.history(), &state, Point::Revision(model.now().revision()));
         assert!(text.contains("another cluster"), "{text}");
+    }
+    // The same of an environment, and of a change request: the data tells nothing of it.
+    let put = Command::System(SystemCommand::PutEnvironment {
+        name: EnvironmentName::parse("of-another").unwrap(),
+        after: Environment::default(),
+        text: "{}".into(),
+        expect: Expect::Any,
+    });
+    let action = ChangeAction::Create(edition(1, 1).into());
+    let create =
+        Command::System(SystemCommand::Change { id: ChangeId::parse("ofanother001").unwrap(), action });
+    for (command, what) in [(put, "environment `of-another`"), (create, "change request `ofanother001`")] {
+        let (revision, at) = *model.changes.iter().find(|(of, _)| *of > 250).unwrap();
+        let mut state = model.at(revision - 1).clone();
+        state.apply(revision, &Proposal::new(at, "root", Author::Root, command));
+        let text = refused(&model.history(), &state, Point::Revision(model.now().revision()));
+        assert!(text.contains("another cluster") && text.contains(what), "{text}");
     }
 }
 
