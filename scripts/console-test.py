@@ -30,7 +30,7 @@ import time
 from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "console"))
-from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, wait_for  # noqa: E402
+from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, shortcut, wait_for  # noqa: E402
 from pages import (  # noqa: E402, F401: what pages show
     check_dry_runs, check_go_to_config, check_kept_secrets, check_key_times, check_last_changes, check_secrets, check_widths,
 )
@@ -103,7 +103,7 @@ def check_new_definition(c):
     """A definition from the keyboard: its key, its schema, its indexed fields, tried by the node meanwhile."""
     c.open("", "Definitions")
     expect(c.page.get_by_text("There is no definition yet")).to_be_visible()
-    c.page.keyboard.press("n")
+    shortcut(c.page, "n")
     expect(c.heading("New definition")).to_be_visible()
     c.page.get_by_label("Key", exact=True).fill("limits")
     c.edit_text("JSON schema", '{"properties": {"a": 12}}')
@@ -124,7 +124,7 @@ def check_new_definition(c):
 
 def check_new_config(c):
     """The form and the JSON are one state; what breaks the schema is said at its place before anything is saved."""
-    c.page.keyboard.press("n")
+    shortcut(c.page, "n")
     expect(c.heading("New config")).to_be_visible()
     c.page.get_by_label("Key", exact=True).fill("first")
     form = c.page.get_by_role("region", name="Form")
@@ -229,7 +229,7 @@ def check_view_and_edit(c):
     c.open("d/limits/c/tenant-00001", "tenant-00001")
     expect(c.page.get_by_role("region", name="Fields")).to_contain_text("What the tenant pays for")
     c.look("config")
-    c.page.keyboard.press("e")
+    shortcut(c.page, "e")
     expect(c.heading("Edit tenant-00001")).to_be_visible()
     form = c.page.get_by_role("region", name="Form")
     form.get_by_label("plan", exact=True).select_option("enterprise")
@@ -355,7 +355,7 @@ def check_leader_dies(c):
 def check_history(c):
     """What each change did, in places and in lines; one click brings an old content back, and a deleted config too."""
     c.open("d/limits/c/both", "both")
-    c.page.keyboard.press("h")
+    shortcut(c.page, "h")
     changes = c.page.get_by_role("region", name="Changes")
     expect(changes.get_by_role("button").first).to_contain_text("changed")
     expect(c.page.get_by_role("region", name=re.compile("What revision"))).to_contain_text("owner")
@@ -713,7 +713,7 @@ def check_keys_and_audit(c):
         print("  this binary has no access keys: the pages are not shown")
         return
     c.open("keys", "Keys")
-    c.page.keyboard.press("n")
+    shortcut(c.page, "n")
     dialog = c.page.get_by_role("dialog")
     dialog.get_by_label("Name", exact=True).fill("reader")
     dialog.get_by_label("Definitions", exact=True).fill("lim*")
@@ -781,7 +781,7 @@ def check_environments(c):
     """A freeze is seen where one would edit, refuses what is saved, and is ended; what was typed is saved then."""
     c.open("environments", "Environments")
     expect(c.page.get_by_text("There is no environment yet")).to_be_visible()
-    c.page.keyboard.press("n")
+    shortcut(c.page, "n")
     dialog = c.page.get_by_role("dialog")
     dialog.get_by_label("Environment").fill("default")
     dialog.get_by_label("Reason").fill("incident 4711")

@@ -100,6 +100,12 @@ class Cluster:
         return found[0]
 
 
+def shortcut(page, key):
+    """Presses the key of a button or link of the page, once the page has it: before, the key does nothing."""
+    expect(page.locator(f'[data-key="{key}"]:not([disabled])')).to_have_count(1)
+    page.keyboard.press(key)
+
+
 def wait_for(condition, what):
     until = time.monotonic() + PATIENCE_MS / 1000
     while True:

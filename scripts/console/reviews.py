@@ -7,7 +7,7 @@ import time
 
 from playwright.sync_api import expect
 
-from browser import wait_for
+from browser import shortcut, wait_for
 from forms import definition
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}, "password": {"type": "string", "x-concord-secret": True}}}
@@ -108,7 +108,7 @@ def check_reviews(c):
     with definition(c, "prod.limits", SCHEMA, [("a", {"n": 1, "password": "old-secret"})]), restricted(c) as (ann, bob):
         page = ann.open("d/prod.limits/c/a", "a")
         expect(page.get_by_text("takes change requests only")).to_be_visible()
-        page.keyboard.press("e")
+        shortcut(page, "e")
         expect(page.get_by_role("button", name="Propose…")).to_be_disabled()
         expect(page.get_by_role("button", name="Save", exact=True)).to_have_count(0)
         edit_json(page, '{"n": "x", "password": {"$concord-keep": true}}')
@@ -156,7 +156,7 @@ def check_reviews(c):
 
         # A newer edition between the look and the press: the digest that was shown is refused.
         dialog = other.get_by_role("dialog")
-        other.keyboard.press("a")
+        shortcut(other, "a")
         digest = ann.call("GET", f"/change_request/{change}")[1]["data"]["digest"]
         expect(dialog).to_contain_text(digest)
         c.look("review-approve", other)
