@@ -175,3 +175,30 @@ async fn each_of_three_hundred_writes_is_read_at_once_on_the_other_nodes() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_interrupted_bootstrap_continues_after_a_restart() {
+    let mut cluster = Cluster::start_unformed("interrupted").await;
+    cluster.kill_all();
+    // Node 1 exited while it waited for the others, and node 2 after it had taken the identity, both without a log.
+    let id = uuid::Uuid::from_u128(7);
+    for number in [1, 2] {
+        let directory = &cluster.node(number).directory;
+        let identity = json!({"cluster_id": id, "node_id": number, "format": 1});
+        std::fs::write(directory.join("identity.json.joining"), format!("{number}\n")).unwrap();
+        std::fs::write(directory.join("identity.json"), identity.to_string()).unwrap();
+    }
+    join_all(cluster.nodes.iter_mut().map(Node::start_anywhere)).await;
+    for client in cluster.clients() {
+        client.bare(Method::GET, "/readyz").attempt().await.unwrap().expect(503);
+    }
+    cluster.form().await;
+    assert_eq!(cluster.client(3).status().await.unwrap()["cluster_id"], json!(id));
+    define(&cluster.client(1), "d").await;
+    for number in [1, 2, 3] {
+        assert!(!cluster.node(number).directory.join("identity.json.joining").exists(), "node {number}");
+        assert!(cluster.node(number).stop().await.success());
+        cluster.node(number).start().await;
+    }
+    cluster.ready().await;
+}

@@ -6,7 +6,11 @@
 //! If the log is missing afterwards, it was lost, and with it the vote of this member, which could vote twice in one term.
 //! Such a member must not rejoin under its old id.
 //!
-//! **Invariant:** both files are durable (file and directory fsynced) before anything relies on them.
+//! The file `identity.json.joining` is there from before the identity until the log has existed. So a node that exits in
+//! between, for instance while it bootstraps a cluster and waits for the other members, is no member that has lost its log:
+//! nobody has counted on a vote of it, and it joins again.
+//!
+//! **Invariant:** all files are durable (file and directory fsynced) before anything relies on them.
 
 use std::{
     fs::{self, File},
@@ -23,6 +27,7 @@ pub const FORMAT: u32 = LEVEL_MIN;
 
 const IDENTITY_FILE: &str = "identity.json";
 const LOG_SEEN_FILE: &str = "log.seen";
+const JOINING_FILE: &str = "identity.json.joining";
 
 /// The contents of `identity.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,8 +102,9 @@ impl Identity {
                 ))
             };
         }
-        self.to_bytes()
-            .and_then(|bytes| write_durably(directory, IDENTITY_FILE, &bytes))
+        let joining = write_durably(directory, JOINING_FILE, self.log_note().as_bytes());
+        joining
+            .and_then(|()| write_durably(directory, IDENTITY_FILE, &self.to_bytes()?))
             .map_err(|error| format!("{}: {error}", directory.display()))
     }
 
@@ -134,9 +140,22 @@ impl Identity {
         directory.join(LOG_SEEN_FILE).try_exists()
     }
 
+    /// Whether the directory has its identity and has never had a log.
+    pub fn is_joining(directory: &Path) -> io::Result<bool> {
+        Ok(directory.join(JOINING_FILE).try_exists()? && !Self::log_existed(directory)?)
+    }
+
     /// Records that a log of this identity exists.
     pub fn record_log(&self, directory: &Path) -> io::Result<()> {
-        write_durably(directory, LOG_SEEN_FILE, format!("{}\n", self.node_id).as_bytes())
+        write_durably(directory, LOG_SEEN_FILE, self.log_note().as_bytes())?;
+        match fs::remove_file(directory.join(JOINING_FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn log_note(&self) -> String {
+        format!("{}\n", self.node_id)
     }
 }
 
@@ -170,6 +189,27 @@ mod tests {
         identity(1).write(directory.path()).unwrap();
         assert_eq!(Identity::read(directory.path()), Ok(Some(identity(1))));
         assert!(identity(2).write(directory.path()).unwrap_err().contains("belongs to node 1"));
+    }
+
+    #[test]
+    fn a_directory_joins_from_its_identity_to_its_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let is_joining = || Identity::is_joining(directory.path()).unwrap();
+        assert!(!is_joining());
+        identity(1).write(directory.path()).unwrap();
+        assert!(is_joining());
+        identity(1).record_log(directory.path()).unwrap();
+        identity(1).record_log(directory.path()).unwrap();
+        assert!(!is_joining() && !directory.path().join(JOINING_FILE).exists());
+        // It exited between the two files, and lost its log later.
+        fs::write(directory.path().join(JOINING_FILE), b"1\n").unwrap();
+        assert!(!is_joining());
+        // It exited between the mark and the identity.
+        let begun = tempfile::tempdir().unwrap();
+        fs::write(begun.path().join(JOINING_FILE), b"1\n").unwrap();
+        assert_eq!(Identity::read(begun.path()), Ok(None));
+        identity(2).write(begun.path()).unwrap();
+        assert!(Identity::is_joining(begun.path()).unwrap());
     }
 
     #[test]

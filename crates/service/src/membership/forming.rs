@@ -237,8 +237,16 @@ impl ClusterMembers {
             Some(consensus) => consensus.is_initialized().await,
             None => false,
         };
-        let cluster_id = self.cx.peers.me.get().map(|me| me.cluster_id);
+        let joined = self.cx.peers.me.get().map(|me| me.cluster_id);
+        let cluster_id = joined.or_else(|| self.joining().map(|identity| identity.cluster_id));
         JoinResponse { node_id: self.cx.node_id(), cluster_id, initialized, refused }
+    }
+
+    /// The identity that this node has taken, if it has never had a log: it exited while it joined, or joins now.
+    fn joining(&self) -> Option<Identity> {
+        let directory = &self.cx.options.directory;
+        let is_joining = Identity::is_joining(directory).unwrap_or(false);
+        Identity::read(directory).ok().flatten().filter(|_| is_joining)
     }
 
     /// Why this node can't say yet whether it has a log. `None` if it can.
@@ -246,7 +254,7 @@ impl ClusterMembers {
         // Read in this order: consensus is set after the log is open, and never unset.
         match Identity::read(&self.cx.options.directory) {
             Ok(None) => None,
-            Ok(Some(_)) if self.cx.consensus().is_some() => None,
+            Ok(Some(_)) if self.joining().is_some() || self.cx.consensus().is_some() => None,
             Ok(Some(_)) => Some("it is starting".into()),
             Err(error) => Some(error),
         }

@@ -66,12 +66,20 @@ impl ClusterMembers {
         let _forming = self.forming.lock().await;
         let directory = &self.cx.options.directory;
         let Some(identity) = Identity::read(directory).map_err(StartError::Refused)? else { return Ok(()) };
-        // The log is created right after the identity. A member without its log has lost its vote.
         if !recover::has_log(directory, &identity) {
+            let shown = directory.display();
+            let joining = Identity::is_joining(directory);
+            if joining.map_err(|error| StartError::Failed(format!("{shown}: {error}")))? {
+                tracing::warn!(
+                    "this node exited while it joined the cluster {}: it waits until that is requested again",
+                    identity.cluster_id
+                );
+                return Ok(());
+            }
+            // A member without its log has lost its vote.
             return Err(StartError::Refused(format!(
-                "{} has an identity but no log. Unless this node exited while it joined for the first time, the log \
-                 was lost: remove the member and let it rejoin under a new id, in an empty directory",
-                directory.display()
+                "{shown} has an identity but no log: the log was lost. Remove the member and let it rejoin under a new id, \
+                 in an empty directory"
             )));
         }
         self.start_consensus(identity).await
