@@ -211,6 +211,18 @@ def unseen_rule(c, form):
     expect(c.page.get_by_role("rowheader")).to_have_count(1)
 
 
+def check_flags_secret(c):
+    """A flag with a secret value is no form: its JSON has dots until somebody asks."""
+    schema = {"properties": {"variants": {"additionalProperties": {"x-concord-secret": True}}}}
+    with definition(c, "prod.flags", schema, [("token", {**OFF, "variants": {"a": "hunter2"}, "defaultVariant": "a"})]):
+        c.open("flags/prod.flags/token", "token")
+        form = c.page.get_by_role("region", name="Form", exact=True)
+        expect(form).to_contain_text("The flag has secret values")
+        expect(form.get_by_role("textbox")).to_have_count(0)
+        assert "hunter2" not in c.page.content()
+        look(c, "flag-secret")
+
+
 def check_flags_restricted(c):
     """In a restricted environment a switch and a form propose, and nothing changes before it is applied."""
     with definition(c, "prod.flags", SCHEMA, [("beta", OFF)]), restricted(c) as (ann, bob):

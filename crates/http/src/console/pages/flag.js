@@ -8,6 +8,8 @@ import { configPath, definitionPath, get, isUnanswered } from "../lib/api.js";
 import { DEFINITIONS_MAX, environmentOf, formOf, isBoolean, isFlag, patchOf, served, switched, targetingOf } from "../lib/flags.js";
 import { put } from "../lib/json.js";
 import { hiddenPlaces, hiddenText } from "../lib/redacted.js";
+import { ANY } from "../lib/schema.js";
+import { masked } from "../lib/secrets.js";
 import { follow } from "../lib/watch.js";
 import { Confirm, Crumbs, Field, Loaded, Problem, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
@@ -21,11 +23,11 @@ import { reasonHeader } from "./config.js";
 
 const PATCH = "application/json-patch+json";
 
-/** The flag in a definition; null where there is none. */
-async function readOne(name, key, signal) {
+/** The flag in a definition, and the schema where `withSchema` says so; null where there is none. */
+async function readOne(name, key, withSchema, signal) {
   try {
-    const [record, schema] = await Promise.all([get(configPath(name, key), [], { signal }), get(`${definitionPath(name)}/schema`, [], { signal })]);
-    return { data: record.exact.get("data"), etag: record.etag, hidden: hiddenPlaces(record), schema: schema.exact.get("json_schema") };
+    const [record, schema] = await Promise.all([get(configPath(name, key), [], { signal }), withSchema ? get(`${definitionPath(name)}/schema`, [], { signal }) : null]);
+    return { data: record.exact.get("data"), etag: record.etag, hidden: hiddenPlaces(record), schema: schema?.exact.get("json_schema") ?? ANY };
   } catch (error) {
     if (error.status !== 404) throw error;
     return null;
@@ -37,7 +39,7 @@ export default function Flag({ parts: [, name, key] }) {
   const loaded = useLoad(async (signal) => {
     const all = await readDefinitions(signal);
     const names = all.includes(name) ? all.slice(0, DEFINITIONS_MAX) : [name];
-    return { names, found: new Map(await Promise.all(names.map(async (one) => [one, await readOne(one, key, signal)]))) };
+    return { names, found: new Map(await Promise.all(names.map(async (one) => [one, await readOne(one, key, one === name, signal)]))) };
   }, [name, key]);
   const { names = [], found } = loaded.data ?? {};
   useEffect(() => {
@@ -130,7 +132,8 @@ function FlagForm({ name, flag, record, onDone }) {
   const [wrong, setWrong] = useState({});
   const [reason, setReason] = useState("");
   const { write, propose, proposal, send } = useFlagWrite(name, flag, base.etag);
-  const isShown = isSeen(base) && isFlag(base.data);
+  const isSecret = masked(base.schema, base.data) !== base.data;
+  const isShown = isSeen(base) && !isSecret && isFlag(base.data);
   const patch = isShown ? patchOf(base.data, now) : null;
   const isWrong = Object.values(wrong).some(Boolean);
   const isDirty = patch !== null || isWrong;
@@ -141,7 +144,7 @@ function FlagForm({ name, flag, record, onDone }) {
   const json = html`<a href=${href(["d", name, "c", flag, "edit"])}>edit it as JSON</a>`;
   const environment = environmentOf(name);
   if (!isShown) {
-    return html`<section class="part" aria-label="Form"><h2>In ${environment}</h2><p class="banner warn">${isSeen(base) ? "The form can't show this flag" : html`Your key may not see the values at <b>${hiddenText(base.hidden)}</b>, so the form can't show this flag`}: ${json}.</p>
+    return html`<section class="part" aria-label="Form"><h2>In ${environment}</h2><p class="banner warn">${isSecret ? "The flag has secret values, so the form does not show it" : isSeen(base) ? "The form can't show this flag" : html`Your key may not see the values at <b>${hiddenText(base.hidden)}</b>, so the form can't show this flag`}: ${json}.</p>
       <${JsonView} value=${base.data} schema=${base.schema} label="JSON of the flag" /></section>`;
   }
   const isIdle = write.busy || patch === null || isWrong;
