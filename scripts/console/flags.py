@@ -147,7 +147,7 @@ def try_it(c):
 
 
 def switch_with_rule(c, form):
-    """A rule decides before the default variant: what becomes of it is chosen, and is taken back by nobody else."""
+    """A rule decides before the default variant: so the person chooses what becomes of it."""
     dialog = ask(c.page, "beta in prod", "On")
     dialog.get_by_role("button", name="Turn it on").click()
     expect(dialog).to_be_visible()
