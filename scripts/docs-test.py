@@ -176,7 +176,7 @@ def check_settings():
 def check_command_line():
     page = DOCS / "reference" / "command-line.md"
     text = page.read_text()
-    groups = ("cert", "key", "audit", "definition", "config", "get", "cluster", "context", "env", "change")
+    groups = ("cert", "key", "audit", "definition", "config", "get", "cluster", "context", "env", "change", "flag")
     below = lambda *group: re.findall(r"^  ([\w-]+) ", help_of(*group).split("Options:")[0].split("Usage:")[1], re.M)
     names = [name for name in below() if name not in ("help", *groups)]
     names += [f"{group} {name}" for group in groups for name in below(group) if name != "help"]

@@ -274,12 +274,15 @@ def check_widths(c):
     key, config = "d" * 255, "c" * 255
     schema = {"properties": {"n" * 255: {"type": "string", "title": "t" * 255}, "list": {"type": "array", "items": {"type": "object", "properties": {"m" * 120: {"type": "integer"}}}}}}
     wide = {}
-    with definition(c, key, schema, [(config, {"n" * 255: "v" * 500, "list": [{"m" * 120: 1}], "x" * 300: {"y": "z" * 300}})], ["n" * 255]):
+    flags = f"{'e' * 200}.flags"
+    flag = {"state": "ENABLED", "variants": {"w" * 200: "v" * 500, "x" * 200: {"y": "z" * 300}}, "defaultVariant": "w" * 200,
+            "targeting": {"if": [{"in": [{"var": "a" * 200}, ["b" * 200, "c" * 200]]}, "x" * 200, {"fractional": [["w" * 200, 10], ["x" * 200, 90]]}]}}
+    with definition(c, flags, {}, [(config, flag)]), definition(c, key, schema, [(config, {"n" * 255: "v" * 500, "list": [{"m" * 120: 1}], "x" * 300: {"y": "z" * 300}})], ["n" * 255]):
         change = {"title": "t" * 255, "operations": [{"op": "put_config", "config_definition_key": key, "config_key": config, "data": {"n" * 255: "w" * 500, "list": [{"m" * 120: 2}]}}]}
         status, answer = c.cluster.call(1, "POST", "/change_request/", change)
         assert status == 201, answer
         made = json.loads(answer)["data"]["change_id"]
-        pages = [(f"reviews/{made}", "t" * 255), (f"reviews/{made}/edit", "Edit the change request"), (f"?definition={key[:200]}*", "Definitions"), ("reviews?view=open", "Reviews"), ("environments", "Environments"), ("compare?from=a&to=b", "Compare environments"), ("", "Definitions"), (f"d/{key}", key), (f"d/{key}/schema", key), (f"d/{key}/indexes", key), (f"d/{key}/history", key), (f"d/{key}/c/{config}", config),
+        pages = [("flags", "Flags"), (f"flags/{flags}/{config}", config), (f"reviews/{made}", "t" * 255), (f"reviews/{made}/edit", "Edit the change request"), (f"?definition={key[:200]}*", "Definitions"), ("reviews?view=open", "Reviews"), ("environments", "Environments"), ("compare?from=a&to=b", "Compare environments"), ("", "Definitions"), (f"d/{key}", key), (f"d/{key}/schema", key), (f"d/{key}/indexes", key), (f"d/{key}/history", key), (f"d/{key}/c/{config}", config),
                  (f"d/{key}/c/{config}/edit", f"Edit {config}"), (f"d/{key}/c/{config}/history", config), (f"d/{key}/new", "New config"), ("watch", "Changes"),
                  (f"watch?definition={key}", "Changes"), ("cluster", "Cluster"), ("usage", "Usage"), ("keys", "Keys"), ("audit", "Audit"), ("new", "New definition"), ("together", "Change set")]
         before = c.page.viewport_size

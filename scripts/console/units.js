@@ -18,6 +18,7 @@ async (seed) => {
   const { timingOf } = await import("./parts/timing.js");
   const { keepingHidden, partsOf } = await import("./lib/edition.js");
   const { command } = await import("./lib/command.js");
+  const { definitionsOf, formOf, newFlag, patchOf, served, switched, targetingOf, typedValue, valueOf } = await import("./lib/flags.js");
   const wrong = [];
   const check = (what, isRight) => { if (!isRight) wrong.push(what); };
   let state = seed;
@@ -234,6 +235,24 @@ async (seed) => {
   const said = (method, path, body, query) => command({ method, path: `/change_request/${path}`, query, body: body && JSON.stringify(body) });
   check("commands of change requests", said("GET", "", undefined, [["phase", "open"], ["environment", "prod"]]) === "change list --phase open --env prod" && said("GET", "x", undefined, [["include", "preview"]]) === "change show x"
     && said("POST", "x/approve", { digest: "d" }) === "change approve x --digest d" && said("POST", "x/apply", { digest: "d" }) === "change apply x --digest d --yes" && said("POST", "", { title: "t" }) === null);
+
+  // A rule that the form shows is written back as it was; what it can't show it does not touch.
+  for (const text of ['{"if":[{"==":[{"var":"country"},"de"]},"on",null]}', '{"if":[{"!=":[{"var":"a.b"},7.0]},"on"]}', '{"fractional":[["on",10],["off",90]]}', '{"if":[{"sem_ver":[{"var":"v"},"^","1.2"]},"on",{"<":[{"var":"n"},12345678901234567890123]},"off","on"]}',
+    '{"if":[{"in":[{"var":"c"},["a,b",7.0,"7",true]]},"on",{"fractional":[["on",1],["off",2],["on",3]]}]}', '{"if":[{"in":["x",{"var":"c"}]},"on",{"starts_with":[{"var":"c"},""]},"off"]}']) check(`the form shows ${text}`, formOf(parse(text)) !== null && print(targetingOf(formOf(parse(text))), 0) === text);
+  for (const text of ['{"$ref":"a"}', '{"if":[true,"on"]}', '{"if":[]}', '{"if":[{"==":["de",{"var":"c"}]},"on"]}', '{"if":[{"==":[{"var":["c","x"]},"de"]},"on"]}', '{"if":[{"==":[{"var":"c"},"de"]},true]}', '{"if":[{"==":[{"var":"c"},"de"]},"on",{"if":[]}]}', '{"contains":[{"var":"c"},"x"]}', '{"if":[{"contains":[{"var":"c"},"x"]},"on"]}',
+    '{"fractional":["seed",["on",1]]}', '{"fractional":[["on",10.0]]}', '{"fractional":[["on",010]]}'.replace("010", "1e1"), '{"if":[{"==":[{"var":"c"},null]},"on"]}', '{"if":[{"==":[{"var":"c"},"de"],"x":1},"on"]}', '{"?:":[{"==":[{"var":"c"},"de"]},"on",null]}']) check(`the form does not show ${text}`, formOf(parse(text)) === null);
+  check("no rule", targetingOf(formOf(undefined)) === undefined && targetingOf(formOf(new Map())) === undefined);
+  const wholes = ['"a"', '"7"', "7.0", "true", '"true"', '""', '"a b"', '" x"', '"\\n"', "12345678901234567890", '"1.2.3"', '"[x"', '"\\"q"', '"-"', '"a,b"', '"a\u200b"', "null", '{"a":[1]}'];
+  for (const text of wholes) check(`typed, ${text} is what it was`, identical(valueOf(typedValue(parse(text))) ?? null, parse(text)));
+  for (const text of wholes.filter((text) => text.startsWith('"'))) check(`as a text, ${text} is what it was`, valueOf(typedValue(parse(text), "text"), "text") === parse(text));
+  for (const text of wholes.slice(0, -2)) check(`in a list, ${text} is what it was`, identical(valueOf(typedValue([parse(text), "z", parse(text)], "list"), "list"), [parse(text), "z", parse(text)]));
+  check("nothing typed is no value", [valueOf(""), valueOf(" "), valueOf('"a'), valueOf("[1"), valueOf("", "list"), valueOf("", "text")].every((value) => value === undefined) && valueOf("1.2.3") === "1.2.3");
+  const flag = parse('{"x":7.0,"state":"ENABLED","variants":{"a/b":1,"on":true,"off":false},"defaultVariant":"off","targeting":{"$ref":"a"}}');
+  check("a switch changes what it says", patchOf(flag, switched(flag, true, false)) === '[{"op":"add","path":"/defaultVariant","value":"on"}]' && patchOf(flag, switched(flag, false, true)) === '[{"op":"remove","path":"/targeting"}]' && patchOf(flag, switched(flag, false, false)) === null);
+  check("a patch names what differs", patchOf(flag, put(put(put(flag, ["variants", "a/b"], undefined), ["variants", "n"], new Num("7.0")), ["state"], "DISABLED")) === '[{"op":"remove","path":"/variants/a~1b"},{"op":"add","path":"/variants/n","value":7.0},{"op":"add","path":"/state","value":"DISABLED"}]');
+  check("what a flag serves", [newFlag(true), newFlag(false), flag, put(flag, ["state"], "DISABLED"), put(flag, ["defaultVariant"], "x"), put(flag, ["defaultVariant"], "a/b"), put(flag, ["defaultVariant"], undefined), put(flag, ["state"], "?"), null].map((data) => served(data).text).join() === "on,off,off,disabled,x is missing,a/b,program's default,can't be read,can't be read" && served(flag).hasRule && !served(newFlag(true)).hasRule);
+  check("definitions of flags", definitionsOf(["a.flags", "flagship", "flags", "a.b.flags", "Z.flags", "my-flags"]).join() === "flags,Z.flags,a.flags");
+  check("the command of an evaluation", command({ method: "POST", path: "/flags/prod.flags/ofrep/v1/evaluate/flags/beta", body: '{"context":{"targetingKey":"ada","country":"de","age":7.0}}' }) === "flag eval beta --definition prod.flags --for ada --attribute country=de --attribute age:=7.0");
 
   // Contents with random changes: what one side changed is taken, what both changed alike is no conflict.
   const content = (depth) => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use concord_client::{Answer, Error, IfMatch, Operation, PutMode, Request};
+use concord_client::{Answer, Client, Error, IfMatch, Operation, PutMode, Request};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -170,32 +170,37 @@ pub(super) struct ValidateArgs {
 }
 
 /// A write of one config.
-struct ConfigWrite<'a> {
-    target: &'a ConfigTarget,
-    way: &'a WayArgs,
-    when: &'a TimeArgs,
+pub(super) struct ConfigWrite<'a> {
+    pub(super) target: &'a ConfigTarget,
+    pub(super) way: &'a WayArgs,
+    pub(super) when: &'a TimeArgs,
     /// The write as an operation of a change request.
-    operation: Operation,
+    pub(super) operation: Operation,
     /// What is said of the config when it is done.
-    done: &'a str,
-    is_dry_run: bool,
+    pub(super) done: &'a str,
+    pub(super) is_dry_run: bool,
 }
 
 impl ConfigWrite<'_> {
     /// Sends it as a request of its own, or as a change request, and reports the result.
     fn send(self, request: Request) -> Result<(), Failure> {
+        let (target, way) = (self.target, self.way);
+        let tries = way.tries(&target.tries);
+        with_cluster(&target.node, &tries, async move |client| self.send_with(&client, request).await)
+    }
+
+    /// The same with a client.
+    pub(super) async fn send_with(self, client: &Client, request: Request) -> Result<(), Failure> {
         let Self { target, way, when, operation, done, is_dry_run } = self;
-        with_cluster(&target.node, &way.tries(&target.tries), async |client| {
-            let format = target.node.format.or_table();
-            if way.at(when).propose(&client, operations([&operation])?, is_dry_run, &format).await? {
-                return Ok(());
-            }
-            if !is_dry_run {
-                interrupt::now(Doing::Writing);
-            }
-            let answer = client.send(way.on(request).dry_run(is_dry_run)).await?;
-            target.print(done, is_dry_run, &answer)
-        })
+        let format = target.node.format.or_table();
+        if way.at(when).propose(client, operations([&operation])?, is_dry_run, &format).await? {
+            return Ok(());
+        }
+        if !is_dry_run {
+            interrupt::now(Doing::Writing);
+        }
+        let answer = client.send(way.on(request).dry_run(is_dry_run)).await?;
+        target.print(done, is_dry_run, &answer)
     }
 }
 

@@ -240,6 +240,7 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ("config_not_found", _) => format!(
             "`concord config get {definition}` lists the configs, `concord config create {definition} KEY` creates one"
         ),
+        ("flag_not_found", _) => "`concord flag list` lists the flags of a definition; --env and --definition name it".into(),
         ("definition_exists", _) => "`concord apply -f FILE` updates an existing definition; delete it first to undelete an earlier one of this key".into(),
         ("config_exists", _) => format!("`concord config put {definition} KEY` replaces an existing config"),
         ("environment_frozen", _) => "`concord env list` shows the freezes and their reasons; `concord unfreeze ENVIRONMENT` ends one, with `--propose TITLE` where all changes are change requests".into(),

@@ -8,6 +8,7 @@
 //! | `definition reindex` | `reindex` |
 //! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
 //! | `changes`, `undo` | `changes`, `undo` |
+//! | `flag`: feature flags; `flag eval` | `flag`, `flag_eval` |
 //! | `apply`, `diff`; the plan of changes, and in a file; what is shown of secret values | `apply`, `plan`, `plan_file`, `mask` |
 //! | what the access key may not see of printed data | `redacted` |
 //! | `export`, `import` | `transfer` |
@@ -62,6 +63,8 @@ mod env_diff;
 mod environment;
 mod explain;
 mod failure;
+mod flag;
+mod flag_eval;
 mod follow;
 mod history_diff;
 mod interrupt;
@@ -165,6 +168,9 @@ enum CliCommand {
     /// Apply several operations atomically, with optional conditions
     #[command(visible_alias = "txn")]
     Transaction(transaction::TransactionArgs),
+    /// List, show, switch and evaluate feature flags
+    #[command(subcommand)]
+    Flag(flag::FlagCommand),
     /// List, show, create, compare and delete environments
     #[command(subcommand, visible_alias = "environment")]
     Env(env::EnvCommand),
@@ -372,6 +378,7 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         }
         CliCommand::Definition(command) => definition::run(command),
         CliCommand::Config(command) => config::run(command),
+        CliCommand::Flag(command) => flag::run(command),
         CliCommand::Apply(args) => apply::apply(&args),
         CliCommand::Diff(args) => apply::diff(&args),
         CliCommand::Changes(args) => changes::run(&args),

@@ -20,6 +20,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "explain",
             "definition",
             "config",
+            "flag",
             "transaction",
             "export",
             "import",

@@ -36,7 +36,7 @@ const OTHERS: [&str; 22] = [
     "serve",
 ];
 /// Groups, and commands that are another name of one that is here.
-const GROUPS: [&str; 17] = [
+const GROUPS: [&str; 18] = [
     "audit",
     "cert",
     "change",
@@ -45,6 +45,7 @@ const GROUPS: [&str; 17] = [
     "context",
     "definition",
     "env",
+    "flag",
     "get",
     "help",
     "key",
@@ -70,7 +71,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 70] = [
+const COMMANDS: [(&str, &[&str], i32); 77] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("changes", &["changes", "--since", "1h"], 0),
     ("undo", &["undo", "REVISION", "--dry-run"], 0),
@@ -109,6 +110,13 @@ const COMMANDS: [(&str, &[&str], i32); 70] = [
     ("definition-history", &["definition", "history", "limits"], 0),
     ("definition-reindex", &["definition", "reindex", "limits"], 0),
     ("diff", &["diff", "-f", "other.yaml"], 1),
+    ("flag-list", &["flag", "list"], 0),
+    ("flag-get", &["flag", "get", "beta"], 0),
+    ("flag-on", &["flag", "on", "beta", "--dry-run"], 0),
+    ("flag-off", &["flag", "off", "beta"], 0),
+    ("flag-disable", &["flag", "disable", "beta"], 0),
+    ("flag-enable", &["flag", "enable", "beta"], 0),
+    ("flag-eval", &["flag", "eval", "beta"], 0),
     ("env-set", &["env", "set", "FORMAT"], 0),
     ("env-diff", &["env", "diff", "one", "two"], 1),
     ("promote", &["promote", "--from", "one", "--to", "two", "--dry-run"], 0),
@@ -211,6 +219,9 @@ async fn each_command_prints_each_format() {
         user.ok(&["definition", "create", definition]).await;
     }
     user.ok(&["config", "create", "one.x", "k", "--data", "{}"]).await;
+    user.ok(&["definition", "create", "flags"]).await;
+    let flag = r#"{"state": "ENABLED", "variants": {"on": true, "off": false}, "defaultVariant": "off"}"#;
+    user.ok(&["config", "create", "flags", "beta", "--data", flag]).await;
     user.ok(&["cert", "ca", "--out", "ca"]).await;
     user.ok(&["backup", "--out", "one.backup"]).await;
     let key =

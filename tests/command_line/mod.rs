@@ -8,6 +8,7 @@
 //! | `change_requests` | is a change proposed, shown, approved, applied and reviewed, and does each refusal say what to do? |
 //! | `environments` | does a freeze refuse what is tried, and is it ended, planned and kept as it was asked? |
 //! | `example_repository` | does the example repository do what its README says, and does no older or second pipeline win? |
+//! | `flags` | is a flag switched, with or without its rule, and evaluated as programs do? |
 //! | `formats` | does every command print every format? |
 //! | `commands` | do transactions, the past, lists and watches of several definitions, indexes and probes work? |
 //! | `terminal` | what is shown on a terminal, and what is left by Ctrl-C? |
@@ -28,6 +29,7 @@ mod env_option;
 mod environments;
 mod example_repository;
 mod failing;
+mod flags;
 mod formats;
 mod local_cluster;
 mod notify;

@@ -12,6 +12,8 @@ function pageOf(parts) {
   const [head, name, tab, config, view] = parts;
   if (head === undefined) return [() => import("./pages/definitions.js"), "Definitions"];
   if (head === "new") return [() => import("./pages/newdefinition.js"), "New definition"];
+  if (head === "flags" && name === undefined) return [() => import("./pages/flags.js"), "Flags"];
+  if (head === "flags" && tab) return [() => import("./pages/flag.js"), `Flag ${tab}`];
   if (head === "watch") return [() => import("./pages/watch.js"), "Changes"];
   if (head === "together") return [() => import("./pages/together.js"), "Change set"];
   if (head === "reviews" && name === undefined) return [() => import("./pages/reviews.js"), "Reviews"];
@@ -83,7 +85,7 @@ function App() {
         return;
       }
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
-      const place = before === "g" && { d: [], w: ["watch"], r: ["reviews"], c: ["cluster"], u: ["usage"], t: ["together"] }[event.key];
+      const place = before === "g" && { d: [], f: ["flags"], w: ["watch"], r: ["reviews"], c: ["cluster"], u: ["usage"], t: ["together"] }[event.key];
       before = event.key;
       if (place) go(place);
       else if (event.key === "/") setOpen("palette");

@@ -120,6 +120,15 @@ function changeRequests(request, [id, part]) {
   return ["approve", "reject", "review", "rebase", "withdraw"].includes(part) ? `change ${part} ${shell(id)}${vote}` : null;
 }
 
+/** The evaluation of a flag. An attribute is text, or JSON after a colon. */
+function flags(request, parts) {
+  const [definition, flag] = [parts[0], parts.at(-1)];
+  const context = [...body(request).get("context")];
+  if (context.some(([name]) => name.includes("=") || name.endsWith(":"))) return null;
+  const attributes = context.filter(([name]) => name !== "targetingKey").map(([name, value]) => option("--attribute", typeof value === "string" ? `${name}=${value}` : `${name}:=${print(value, 0)}`));
+  return `flag eval ${shell(flag)} --definition ${shell(definition)}${option("--for", new Map(context).get("targetingKey"))}${attributes.join("")}`;
+}
+
 /** The command for a request of { method, path, query, headers, body }; null also while its body is no JSON yet. */
 export function command(request) {
   try {
@@ -136,6 +145,7 @@ function find(request) {
   if (parts[0] === "config_definition") return definitions(request, parts.slice(1));
   if (parts[0] === "api_key") return keys(request, parts.slice(1));
   if (parts[0] === "change_request") return changeRequests(request, parts.slice(1));
+  if (parts[0] === "flags") return flags(request, parts.slice(1));
   if (parts[0] === "watch") return watch(request);
   if (parts[0] === "changes") return changes(request);
   if (parts[0] === "audit") return audit(request);

@@ -8,8 +8,8 @@ import { places } from "./shell.js";
 export const KEYS = [
   ["/ or Ctrl K", "go to a page, a definition or a config"],
   ["?", "this list"],
-  ["g then d, w, r, c, u, t", "definitions, changes, reviews, cluster, usage, change set"],
-  ["n", "new: a definition or a config, as the page has it"],
+  ["g then d, f, w, r, c, u, t", "definitions, flags, changes, reviews, cluster, usage, change set"],
+  ["n", "new: a definition, a config or a flag, as the page has it"],
   ["e", "edit the config that is shown"],
   ["a", "approve the change request that is shown, after a question"],
   ["h", "history of what is shown"],

@@ -7,6 +7,7 @@ import { href, keepKey, lacks, messages, node, principal, route, setTheme, spoke
 export function places() {
   const all = [
     { text: "Definitions", parts: [], heads: [undefined, "d", "new"] },
+    { text: "Flags", parts: ["flags"] },
     { text: "Changes", parts: ["watch"] },
     { text: "Reviews", parts: ["reviews"], badge: waiting.value },
     { text: "Environments", parts: ["environments"], heads: ["environments", "compare"] },
