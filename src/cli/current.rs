@@ -76,6 +76,23 @@ pub(super) async fn definition(
     Err(Failure::Failed(format!("definition {key} keeps changing while it is read: try again later")))
 }
 
+/// A definition in a list as of a revision; `None` if it did not exist. There is no other way to read one.
+pub(super) async fn definition_at(
+    client: &Client,
+    key: &str,
+    revision: u64,
+) -> Result<Option<Value>, Failure> {
+    let first = Request::get("/api/v1/config_definition/")
+        .query("search", key)
+        .query("limit", 1000)
+        .query("sort_by", "config_definition_key")
+        .query("sort_order", "asc")
+        .query("revision", revision);
+    let mut results = client.pages(first).all().await?;
+    let place = results.iter().position(|one| one["config_definition_key"] == key);
+    Ok(place.map(|place| results.swap_remove(place)))
+}
+
 /// The texts of a list.
 pub(super) fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()

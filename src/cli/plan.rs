@@ -159,7 +159,10 @@ impl ApplyPlan {
             let now = found.configs.get(&(definition.clone(), key.clone()));
             plan.config(definition, key, data, now);
         }
-        plan.close_schemas();
+        let of_configs =
+            plan.changes.iter().filter(|change| !change.key.is_empty() && change.before.is_some());
+        let touched: BTreeSet<String> = of_configs.map(|change| change.definition.clone()).collect();
+        plan.close_schemas(&touched);
         Ok(plan)
     }
 
@@ -192,11 +195,9 @@ impl ApplyPlan {
         self
     }
 
-    /// If existing configs change with a schema, sets it with `force` first and again, without, at the end.
-    fn close_schemas(&mut self) {
-        let of_configs =
-            self.changes.iter().filter(|change| !change.key.is_empty() && change.before.is_some());
-        let touched: BTreeSet<String> = of_configs.map(|change| change.definition.clone()).collect();
+    /// If existing configs change with a schema, sets it with `force` first and again, without, at the end. `touched`: the
+    /// definitions of these configs.
+    pub(super) fn close_schemas(&mut self, touched: &BTreeSet<String>) {
         let mut again = Vec::new();
         for change in self.changes.iter_mut().filter(|change| touched.contains(&change.definition)) {
             for operation in &mut change.operations {
@@ -216,7 +217,8 @@ impl ApplyPlan {
         self.closing.splice(0..0, again);
     }
 
-    fn definition(
+    /// Plans the change of a definition, unless it is what is wanted.
+    pub(super) fn definition(
         &mut self,
         key: &str,
         wanted: &ManifestDefinition,

@@ -1,8 +1,11 @@
-//! `concord undo`: sets back the configs that revisions changed, in one batch.
+//! `concord undo`: sets back the configs and definitions that revisions changed, in one batch.
 //!
 //! A batch, and so an `apply`, is one revision. Its changes come from the node with the previous value of each config. A
 //! config is set back if these revisions made its last changes; the others are listed and left. An `apply --split` is
 //! several revisions: named together, they are taken back together.
+//!
+//! The schema and the indexes of a definition are set back as well, as `apply` sets them. Of its other members no earlier
+//! value can be read.
 //!
 //! A value that the access key may not see is set back by a rollback, for which the node reads it.
 //!
@@ -32,9 +35,10 @@ use super::{
     document,
     follow::differences,
     interrupt::{self, Doing},
-    manifest::{config_json, name},
+    manifest::{ManifestDefinition, config_json, name},
     mask::Mask,
     output::{Format, Table, cell, confirm, counted, print_done, print_value, say},
+    plan::{ApplyPlan, PlannedChange},
     two_environments::{is_in, without},
 };
 
@@ -145,6 +149,14 @@ impl ChangedConfig {
     }
 }
 
+/// What revisions changed.
+#[derive(Debug, Default)]
+struct ChangedRecords {
+    configs: BTreeMap<(String, String), ChangedConfig>,
+    /// The revisions that changed a definition that existed before, oldest first.
+    definitions: BTreeMap<String, Vec<u64>>,
+}
+
 /// A change that takes one back.
 #[derive(Debug)]
 struct Reversal {
@@ -166,6 +178,8 @@ struct Left {
 /// What is set back and what is not.
 #[derive(Debug, Default)]
 struct UndoPlan {
+    /// The definitions that are set back.
+    definitions: ApplyPlan,
     reversals: Vec<Reversal>,
     left: Vec<Left>,
     mask: Mask,
@@ -186,13 +200,13 @@ pub(super) fn run(args: &UndoArgs) -> Result<(), Failure> {
         if !args.show_secrets {
             plan.hide_secrets();
         }
-        if plan.reversals.len() > OPERATIONS_MAX {
+        if plan.operations().len() > OPERATIONS_MAX {
             return Err(Failure::Usage(format!(
                 "{} would be set back, and a batch has at most {OPERATIONS_MAX} operations: undo fewer revisions at once",
-                counted(plan.reversals.len() as u64, "config")
+                plan.counted()
             )));
         }
-        if format.is_table() && !plan.reversals.is_empty() {
+        if format.is_table() && !plan.is_empty() {
             print_value(&format, &Value::Null, &plan.table())?;
         }
         plan.left.iter().for_each(|left| say(format_args!("not undone: {}: {}", left.name, left.why)));
@@ -218,18 +232,23 @@ impl Reversal {
         let config = || format!("{}/{}", self.definition, self.key);
         match (&self.now, &self.after) {
             (Some(now), Some(after)) => {
-                let found = differences(now, after);
-                if found.is_empty() {
+                let rows = rows_of(&config(), now, after);
+                if rows.is_empty() {
                     return vec![[config(), "(secret values)".into(), String::new(), String::new()]];
                 }
-                let row = |change: super::follow::FieldChange| {
-                    [config(), change.path, shown(change.before.as_ref()), shown(change.after.as_ref())]
-                };
-                found.into_iter().map(row).collect()
+                rows
             }
             (now, after) => vec![[config(), "(config)".into(), shown(now.as_ref()), shown(after.as_ref())]],
         }
     }
+}
+
+/// The rows of the fields that differ.
+fn rows_of(name: &str, now: &Value, after: &Value) -> Vec<[String; 4]> {
+    let row = |change: super::follow::FieldChange| {
+        [name.to_owned(), change.path, shown(change.before.as_ref()), shown(change.after.as_ref())]
+    };
+    differences(now, after).into_iter().map(row).collect()
 }
 
 /// A value in the table.
@@ -243,17 +262,21 @@ pub(super) fn shown(value: Option<&Value>) -> String {
 
 impl UndoPlan {
     async fn new(client: &Client, revisions: &BTreeSet<u64>) -> Result<Self, Failure> {
-        let (mut plan, mut configs) = (Self::default(), BTreeMap::new());
+        let (mut plan, mut changed) = (Self::default(), ChangedRecords::default());
         // What a revision changed in other environments is listed, too.
         let everywhere = client.in_environment(None)?;
         for revision in revisions {
             let mut changes = changes_of(&everywhere, *revision).await?;
             for change in changes.as_array_mut().into_iter().flatten() {
                 if plan.enter(change, client.environment()) {
-                    plan.add(*revision, change, &mut configs);
+                    plan.add(*revision, change, &mut changed);
                 }
             }
         }
+        for (definition, revisions) in &changed.definitions {
+            plan.set_back(client, definition, revisions).await?;
+        }
+        let configs = changed.configs;
         let definitions: BTreeSet<String> =
             configs.keys().map(|(definition, _)| definition.clone()).collect();
         for definition in &definitions {
@@ -280,7 +303,71 @@ impl UndoPlan {
         drop(found);
         // Deletions come first: a config that is made again may have the unique value of one that goes.
         plan.reversals.sort_by_key(|reversal| reversal.after.is_some());
+        let touched = plan.reversals.iter().map(|reversal| reversal.definition.clone()).collect();
+        plan.definitions.close_schemas(&touched);
         Ok(plan)
+    }
+
+    /// Plans to set back a definition that revisions, oldest first, changed.
+    async fn set_back(&mut self, client: &Client, key: &str, revisions: &[u64]) -> Result<(), Failure> {
+        let (Some(first), Some(last)) = (revisions.first(), revisions.last()) else { return Ok(()) };
+        let history = format!("`concord definition history {key}` shows what it was");
+        let mut leave = |why: String| self.left.push(Left { name: name(key, ""), why });
+        let Some(now) = current::definition(client, key).await? else {
+            leave("deleted since".into());
+            return Ok(());
+        };
+        let path = definition_path(key);
+        if now.revision != *last || (revisions.len() > 1 && !are_last(client, &path, revisions).await?) {
+            let by = changes::by_whom(client, key, None, revisions).await;
+            leave(format!("changed since{by}; {history}"));
+            return Ok(());
+        }
+        let Some(mut then) = current::definition_at(client, key, first.saturating_sub(1)).await? else {
+            leave(format!("what it was before is not known; {history}"));
+            return Ok(());
+        };
+        let wanted = ManifestDefinition {
+            indexes: texts(&then["indexes"]),
+            schema: Some(then["json_schema"].take()).filter(|schema| !schema.is_null()),
+            unique: now.value.unique.clone(),
+            format_assertion: None,
+            protected: None,
+        };
+        let before = self.definitions.changes.len();
+        self.definitions.definition(key, &wanted, Some(&now));
+        if self.definitions.changes.len() == before {
+            let text = "its schema and indexes are what they were; other members are not undone";
+            self.left.push(Left { name: name(key, ""), why: format!("{text}: {history}") });
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.reversals.is_empty() && self.definitions.changes.is_empty()
+    }
+
+    /// What is set back, in words.
+    fn counted(&self) -> String {
+        let configs = counted(self.reversals.len() as u64, "config");
+        let definitions = self.definitions.changes.len() as u64;
+        match (definitions, self.reversals.len()) {
+            (0, _) => configs,
+            (_, 0) => counted(definitions, "definition"),
+            (_, _) => format!("{} and {configs}", counted(definitions, "definition")),
+        }
+    }
+
+    /// The operations, each with the name of its record: definitions, configs, and the schemas again, which then validate
+    /// all configs.
+    fn operations(&self) -> Vec<(String, &Operation)> {
+        let name_of = |change: &PlannedChange| name(&change.definition, "");
+        let definitions = self.definitions.changes.iter();
+        let definitions = definitions
+            .flat_map(|change| change.operations.iter().map(move |operation| (name_of(change), operation)));
+        let configs = self.reversals.iter().map(|reversal| (reversal.name(), &reversal.operation));
+        let closing = self.definitions.closing.iter().map(|operation| ("its definition".into(), operation));
+        definitions.chain(configs).chain(closing).collect()
     }
 
     /// Takes the environment of the command off the key of a change. False if it is of another one.
@@ -297,14 +384,13 @@ impl UndoPlan {
     }
 
     /// Adds a change of a revision.
-    fn add(
-        &mut self,
-        revision: u64,
-        change: &Value,
-        configs: &mut BTreeMap<(String, String), ChangedConfig>,
-    ) {
+    fn add(&mut self, revision: u64, change: &Value, changed: &mut ChangedRecords) {
         let definition = cell(&change["config_definition_key"]);
         let key = cell(&change["config_key"]);
+        if key.is_empty() && change["type"] == "definition_updated" {
+            changed.definitions.entry(definition).or_default().push(revision);
+            return;
+        }
         if key.is_empty() {
             let why = match change["type"].as_str() {
                 // Only the event of an undone deletion has the number of the configs that returned.
@@ -313,12 +399,12 @@ impl UndoPlan {
                 }
                 Some("definition_created") => "it was created; `concord definition delete` deletes it",
                 Some("definition_deleted") => "it was deleted; `concord definition undelete` makes it again",
-                _ => "changes of definitions are not undone; `concord definition history` shows what it was",
+                _ => "such a change is not undone; `concord definition history` shows what it was",
             };
             self.left.push(Left { name: name(&definition, ""), why: why.into() });
             return;
         }
-        let config = configs.entry((definition, key)).or_default();
+        let config = changed.configs.entry((definition, key)).or_default();
         if config.revisions.is_empty() {
             let mut before = Some(change["prev"].clone()).filter(|before| !before.is_null());
             config.is_unknown = before.is_none() && change["type"] != "config_created";
@@ -342,6 +428,11 @@ impl UndoPlan {
 
     fn table(&self) -> Table {
         let mut table = Table::new("name", &["CONFIG", "FIELD", "NOW", "AFTER UNDO"], &[]);
+        for change in &self.definitions.changes {
+            let (Some(now), Some(after)) = (&change.before, &change.after) else { continue };
+            let name = name(&change.definition, "");
+            rows_of(&name, now, after).iter().for_each(|row| table.row(row));
+        }
         self.reversals.iter().flat_map(Reversal::rows).for_each(|row| table.row(&row));
         table
     }
@@ -354,9 +445,10 @@ impl UndoPlan {
         named: &str,
         format: &Format,
     ) -> Result<(), Failure> {
-        let operations = || self.reversals.iter().map(|reversal| &reversal.operation);
+        let all = self.operations();
+        let operations = || all.iter().map(|(_, operation)| *operation);
         let mut revision = None;
-        if !self.reversals.is_empty() && args.way.title().is_some() {
+        if !self.is_empty() && args.way.title().is_some() {
             if !args.dry_run {
                 args.way
                     .describing(format!("Undo of {named}: a note of the sender, which nobody checks."))
@@ -364,14 +456,14 @@ impl UndoPlan {
                     .await?;
                 return self.rest(false);
             }
-        } else if !self.reversals.is_empty() {
+        } else if !self.is_empty() {
             if !args.dry_run {
-                let count = counted(self.reversals.len() as u64, "config");
+                let count = self.counted();
                 confirm(&format!("{count} will be set back to what was before {named}"), args.yes)?;
                 interrupt::now(Doing::Writing);
             }
             let sent = client.send(args.way.on(Request::batch(operations())).dry_run(args.dry_run)).await;
-            let names = |place: usize| self.reversals.get(place).map(Reversal::name);
+            let names = |place: usize| all.get(place).map(|(name, _)| name.clone());
             revision =
                 sent.and_then(|answer| answer.applied()).map_err(|error| with_names(error, names))?.revision;
         }
@@ -380,8 +472,8 @@ impl UndoPlan {
 
     /// Prints what was done. The failure says that a part was not.
     fn report(&self, format: &Format, is_dry_run: bool, revision: Option<u64>) -> Result<(), Failure> {
-        let (back, left) = (self.reversals.len() as u64, self.left.len());
-        let count = counted(back, "config");
+        let (back, left) = (self.back(), self.left.len());
+        let count = self.counted();
         let text = match (back, revision) {
             (0, _) => "nothing to undo".to_owned(),
             (_, Some(revision)) => format!("{count} set back  revision {revision}"),
@@ -396,7 +488,14 @@ impl UndoPlan {
                 "before": whole(&one.now), "after": whole(&one.after),
             })
         };
-        let results: Vec<Value> = self.reversals.iter().map(record).collect();
+        let definition = |change: &PlannedChange| {
+            json!({
+                "name": name(&change.definition, ""), "operation": "changed", "done": !is_dry_run,
+                "before": change.before, "after": change.after,
+            })
+        };
+        let definitions = self.definitions.changes.iter().map(definition);
+        let results: Vec<Value> = definitions.chain(self.reversals.iter().map(record)).collect();
         let not_undone: Vec<Value> =
             self.left.iter().map(|left| json!({ "name": left.name, "reason": left.why })).collect();
         let meta = json!({ "changed": back, "left": left, "revision": revision });
@@ -405,9 +504,14 @@ impl UndoPlan {
         self.rest(is_dry_run)
     }
 
+    /// How many records are set back.
+    fn back(&self) -> u64 {
+        (self.reversals.len() + self.definitions.changes.len()) as u64
+    }
+
     /// The failure that says that a part was not undone.
     fn rest(&self, is_dry_run: bool) -> Result<(), Failure> {
-        let (back, left) = (self.reversals.len(), self.left.len());
+        let (back, left) = (self.back(), self.left.len() as u64);
         if left == 0 {
             return Ok(());
         }
@@ -457,7 +561,7 @@ async fn reversal(
     }
     // The revision of a config that exists says it already.
     if (changed.is_deleted || changed.revisions.len() > 1)
-        && !are_last(client, definition, key, &changed.revisions).await?
+        && !are_last(client, &config_path(definition, key), &changed.revisions).await?
     {
         let text = "changed by other revisions as well, the last time";
         return Ok(Err(since(client, (definition, key), text, changed).await));
@@ -514,14 +618,14 @@ async fn since(
     format!("{what}{by}; to set it back all the same: {next}")
 }
 
-/// Whether these revisions, oldest first, made the last changes of a config.
-async fn are_last(client: &Client, definition: &str, key: &str, revisions: &[u64]) -> Result<bool, Failure> {
-    let path = format!("{}/history", config_path(definition, key));
-    let answer = match client.send(Request::get(path).query("limit", revisions.len())).await {
-        // The definition was deleted since.
-        Err(error) if error.is_not_found() => return Ok(false),
-        answer => answer?,
-    };
+/// Whether these revisions, oldest first, made the last changes of the record with this path.
+async fn are_last(client: &Client, path: &str, revisions: &[u64]) -> Result<bool, Failure> {
+    let answer =
+        match client.send(Request::get(format!("{path}/history")).query("limit", revisions.len())).await {
+            // The definition was deleted since.
+            Err(error) if error.is_not_found() => return Ok(false),
+            answer => answer?,
+        };
     let data = answer.data()?;
     let found = data["results"].as_array().into_iter().flatten().map(|one| one["revision"].as_u64());
     Ok(found.eq(revisions.iter().rev().map(|revision| Some(*revision))))
@@ -545,13 +649,13 @@ mod tests {
     use super::*;
 
     fn changed(change: &[Value]) -> (UndoPlan, BTreeMap<(String, String), ChangedConfig>) {
-        let (mut plan, mut configs) = (UndoPlan::default(), BTreeMap::new());
+        let (mut plan, mut changed) = (UndoPlan::default(), ChangedRecords::default());
         for (revision, change) in (7..).zip(change) {
             let mut change = change.clone();
             change["config_definition_key"] = "d".into();
-            plan.add(revision, &change, &mut configs);
+            plan.add(revision, &change, &mut changed);
         }
-        (plan, configs)
+        (plan, changed.configs)
     }
 
     #[test]

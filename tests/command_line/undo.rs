@@ -160,6 +160,66 @@ async fn a_freeze_refuses_an_undo_and_definitions_are_listed() {
 }
 
 #[tokio::test]
+async fn a_schema_and_indexes_are_set_back_with_the_configs_that_they_fit() {
+    let cluster = Cluster::start("cli-undo-schema").await;
+    let user = User::of(&cluster);
+    let apply = async |text: &str| {
+        let done = user.run_with(&["apply", "-f", "-", "-o", "json"], text).await;
+        assert_eq!(done.code, 0, "{done:?}");
+        let done: Value = serde_json::from_str(&done.out).unwrap();
+        done["meta"]["revisions"][0].to_string()
+    };
+    let typed = |kind: &str, index: &str, value: &str, other: &str| {
+        format!(
+            "config_definition_key: d\njson_schema: {{properties: {{t: {{type: {kind}}}}}}}\nindexes: [{index}]\n---\n\
+             {{config_definition_key: d, config_key: a, data: {{t: {value}}}}}\n---\n\
+             {{config_definition_key: d, config_key: b, data: {{t: {other}}}}}\n"
+        )
+    };
+    apply(&typed("integer", "t", "1", "1")).await;
+    let definition = async || user.json(&["definition", "get", "d"]).await;
+    let before = definition().await;
+    let bad = apply(&typed("string", "u", "1s", "1s")).await;
+    let tried = user.run(&["undo", &bad, "--dry-run"]).await;
+    assert_eq!(tried.code, 0, "{tried:?}");
+    let rows: Vec<Vec<&str>> = tried.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    for row in [
+        vec!["definition", "d", "json_schema.properties.t.type", "\"string\"", "\"integer\""],
+        vec!["definition", "d", "indexes", "[\"u\"]", "[\"t\"]"],
+        vec!["d/a", "t", "\"1s\"", "1"],
+        vec!["1", "definition", "and", "2", "configs", "would", "be", "set", "back;", "nothing", "was", "stored"],
+    ] {
+        assert!(rows.contains(&row), "{row:?}: {tried:?}");
+    }
+    assert_ne!(definition().await["json_schema"], before["json_schema"], "nothing was stored");
+    let done: Value = serde_json::from_str(&user.ok(&["undo", &bad, "--yes", "-o", "json"]).await).unwrap();
+    assert_eq!((&done["meta"]["changed"], &done["meta"]["left"]), (&json!(3), &json!(0)), "{done}");
+    assert_eq!(done["results"][0]["after"]["json_schema"], before["json_schema"], "{done}");
+    let after = definition().await;
+    for member in ["json_schema", "indexes"] {
+        assert_eq!(after[member], before[member], "{after}");
+    }
+    assert_eq!(user.json(&["config", "get", "d", "a"]).await["data"], json!({"t": 1}));
+
+    // A config that somebody changed meanwhile does not fit the schema of before: nothing is set back.
+    let worse = apply(&typed("string", "u", "2s", "2s")).await;
+    user.ok(&["config", "put", "d", "b", "--data", r#"{"t": "by hand"}"#]).await;
+    let refused = user.run(&["undo", &worse, "--yes"]).await;
+    assert!(refused.code == 5 && refused.err.contains("d/b"), "{refused:?}");
+    assert_eq!(user.json(&["config", "get", "d", "a"]).await["data"], json!({"t": "2s"}));
+
+    // A definition that was changed since is left, and so is what only other members have changed.
+    let third = apply("config_definition_key: d\njson_schema: {title: third}\nindexes: [u]\n").await;
+    user.ok(&["definition", "reindex", "d", "--add", "v"]).await;
+    let left = user.run(&["undo", &third, "--yes"]).await;
+    let says = "not undone: definition d: changed since by root at revision";
+    assert!(left.code == 8 && left.err.contains(says) && left.out == "nothing to undo\n", "{left:?}");
+    let protected = revision(&user.ok(&["definition", "protect", "d"]).await);
+    let left = user.run(&["undo", &protected, "--yes"]).await;
+    assert!(left.code == 8 && left.err.contains("other members are not undone"), "{left:?}");
+}
+
+#[tokio::test]
 async fn what_a_revision_changed_in_other_environments_is_listed() {
     let (_cluster, user, _run) = with_run("cli-undo-env").await;
     let both = "config_definition_key: dev.limits
