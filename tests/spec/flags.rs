@@ -98,6 +98,8 @@ async fn what_has_no_value_says_why() {
         failure(&one(&run.node, &d, "price", &json!([])).await, 400, "price", "INVALID_CONTEXT");
         let elsewhere = Defined { key: run.key("absent"), node: run.node.clone() };
         failure(&one(&run.node, &elsewhere, "price", &json!({})).await, 404, "price", "FLAG_NOT_FOUND");
+        let no_key = Defined { key: "-".into(), node: run.node.clone() };
+        failure(&one(&run.node, &no_key, "price", &json!({})).await, 400, "price", "PARSE_ERROR");
         let path = format!("/api/v1/flags/{}/ofrep/v1/evaluate/flags/price", d.key);
         let malformed = run.node.call(Method::POST, &path).text("application/json", "{").await;
         failure(&malformed, 400, "price", "PARSE_ERROR");
@@ -194,6 +196,37 @@ async fn a_flag_with_a_secret_part_has_no_value_without_reveal() {
             assert!(!answer.text.contains("s3cret"), "{answer:?}");
             assert_eq!(answer.header("x-concord-redacted"), "#/variants/token");
         }
+        let again = all(&node, &d, &json!({ "country": "de" })).header("if-none-match", every.header("etag"));
+        let document_again = node.get(&path).header("if-none-match", document.header("etag"));
+        for known in [again.await.expect(304), document_again.await.expect(304)] {
+            assert_eq!(known.header("x-concord-redacted"), "#/variants/token");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_secret_that_flags_share_hides_those_that_refer_to_it() {
+    on_leader_and_follower(async |run: Run| {
+        let secret = json!({ "properties": { "$evaluators": { "x-concord-secret": true } } });
+        let d = run.define("secret-rules", &json!([]), &secret).await;
+        let own = json!({ "state": "ENABLED", "variants": { "on": 1 }, "defaultVariant": "on" });
+        d.fill(&[("checkout", flag()), ("own", own), ("shared~", shared())]).await;
+        let grants = json!([{ "verbs": ["read"], "definitions": [d.key] }]);
+        let (_, plain) = create_key(&run.node, &grants, &json!({})).await;
+        known(&run.all(), &plain, true).await;
+        let node = run.node.with_credential(&plain);
+        let hidden = one(&node, &d, "checkout", &json!({ "country": "de" })).await;
+        failure(&hidden, 400, "checkout", "GENERAL");
+        let details = hidden.body["errorDetails"].as_str().expect("a text");
+        assert!(details.contains("`reveal`") && details.contains("`shared~`"), "{details}");
+        let shown = one(&node, &d, "own", &json!({})).await.expect(200);
+        assert_eq!((&shown.body["value"], shown.body.get("metadata")), (&json!(1), None));
+        for answer in [&hidden, &shown] {
+            assert_eq!(answer.header("x-concord-redacted"), "#/$evaluators");
+        }
+        let root = one(&run.node, &d, "checkout", &json!({ "country": "de" })).await.expect(200);
+        assert_eq!(root.body["value"], json!(true));
     })
     .await;
 }

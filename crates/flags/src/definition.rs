@@ -5,7 +5,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::{references::SharedRules, rules::Rule};
+use super::{
+    SHARED_KEY,
+    references::{SharedRules, Unresolved},
+    rules::Rule,
+    set::ErrorCode,
+};
 
 /// A flag that can be evaluated.
 #[derive(Debug)]
@@ -16,7 +21,36 @@ pub(crate) struct Flag {
     /// One of the variants. Without it a reader uses the default of the program.
     pub(crate) default: Option<String>,
     /// What decides, or why it can't: a disabled flag doesn't need it.
-    pub(crate) rule: Option<Result<Rule, String>>,
+    pub(crate) rule: Option<Result<Rule, Unusable>>,
+}
+
+/// Why a flag or its rule can't be used.
+#[derive(Debug)]
+pub(crate) struct Unusable {
+    pub(crate) code: ErrorCode,
+    pub(crate) details: String,
+}
+
+impl Unusable {
+    /// What nobody can read.
+    pub(crate) const fn broken(details: String) -> Self {
+        Self { code: ErrorCode::ParseError, details }
+    }
+
+    /// A flag with a part that is hidden from the client.
+    pub(crate) fn hidden() -> Self {
+        let details = "a part of the flag is secret: the access key needs the permission `reveal`";
+        Self { code: ErrorCode::General, details: details.to_owned() }
+    }
+
+    /// A rule that refers to what is hidden from the client.
+    fn hidden_rule() -> Self {
+        let details = format!(
+            "the rule refers to `$evaluators` of `{SHARED_KEY}`, of which a part is secret: the access key needs the \
+             permission `reveal`"
+        );
+        Self { code: ErrorCode::General, details }
+    }
 }
 
 /// The members of a flag; others are for people and tools.
@@ -61,12 +95,19 @@ fn flag(members: Members, shared: &mut SharedRules) -> Result<Flag, String> {
     let rule = match members.targeting {
         None | Some(Value::Null) => None,
         Some(Value::Object(object)) if object.is_empty() => None,
-        Some(targeting @ Value::Object(_)) => Some(
-            shared.resolve(&targeting).and_then(Rule::compile).map_err(|why| format!("`targeting`: {why}")),
-        ),
+        Some(targeting @ Value::Object(_)) => Some(rule(&targeting, shared)),
         Some(_) => return Err("`targeting` must be an object".to_owned()),
     };
     Ok(Flag { is_enabled, variants: members.variants, default, rule })
+}
+
+fn rule(targeting: &Value, shared: &mut SharedRules) -> Result<Rule, Unusable> {
+    let broken = |why: String| Unusable::broken(format!("`targeting`: {why}"));
+    let resolved = shared.resolve(targeting).map_err(|why| match why {
+        Unresolved::Hidden => Unusable::hidden_rule(),
+        Unresolved::Broken(why) => broken(why),
+    })?;
+    Rule::compile(resolved).map_err(broken)
 }
 
 /// The members that metadata of `OpenFeature` can have: texts, numbers, booleans.

@@ -16,24 +16,46 @@ const TEXT_UNIT: usize = 32;
 /// Levels of a rule: the engine is recursive. A rule that a person can read has ten.
 const DEPTH_MAX: usize = 100;
 
+/// Why the references of a rule can't be replaced.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    /// It refers to shared rules that are hidden from the client.
+    Hidden,
+    /// In words.
+    Broken(String),
+}
+
+impl From<String> for Unresolved {
+    fn from(why: String) -> Self {
+        Self::Broken(why)
+    }
+}
+
 /// The shared rules of a set of flags, and how many values its rules may still have.
 pub(crate) struct SharedRules {
-    rules: Map<String, Value>,
+    /// `None`: they are hidden from the client.
+    rules: Option<Map<String, Value>>,
     values_left: usize,
 }
 
 impl SharedRules {
     pub(crate) const fn new(rules: Map<String, Value>) -> Self {
-        Self { rules, values_left: FLAG_RULES_VALUES_MAX }
+        Self { rules: Some(rules), values_left: FLAG_RULES_VALUES_MAX }
+    }
+
+    /// Rules that are hidden from the client.
+    pub(crate) const fn hidden() -> Self {
+        Self { rules: None, values_left: FLAG_RULES_VALUES_MAX }
     }
 
     /// The rule with every reference replaced.
     ///
     /// # Errors
-    /// When a reference names no shared rule, leads back to itself, or makes the rules too large; the text says which.
-    pub(crate) fn resolve(&mut self, rule: &Value) -> Result<Value, String> {
+    /// When a reference names no shared rule or a hidden one, leads back to itself, or makes the rules too large.
+    pub(crate) fn resolve(&mut self, rule: &Value) -> Result<Value, Unresolved> {
         let left = self.values_left;
-        let mut resolver = Resolver { shared: &self.rules, chain: Vec::new(), values: 0, left, depth: 0 };
+        let mut resolver =
+            Resolver { shared: self.rules.as_ref(), chain: Vec::new(), values: 0, left, depth: 0 };
         let resolved = resolver.value(rule);
         self.values_left = left.saturating_sub(resolver.values);
         resolved
@@ -41,7 +63,7 @@ impl SharedRules {
 }
 
 struct Resolver<'a> {
-    shared: &'a Map<String, Value>,
+    shared: Option<&'a Map<String, Value>>,
     /// The shared rules that are being replaced.
     chain: Vec<&'a str>,
     values: usize,
@@ -51,14 +73,14 @@ struct Resolver<'a> {
 }
 
 impl<'a> Resolver<'a> {
-    fn value(&mut self, rule: &Value) -> Result<Value, String> {
+    fn value(&mut self, rule: &Value) -> Result<Value, Unresolved> {
         self.count(match rule {
             Value::String(text) => text.len(),
             Value::Object(object) => object.keys().map(String::len).sum(),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => 0,
         })?;
         if self.depth == DEPTH_MAX {
-            return Err(format!("the rule is nested deeper than {DEPTH_MAX} levels"));
+            return Err(format!("the rule is nested deeper than {DEPTH_MAX} levels").into());
         }
         self.depth += 1;
         let replaced = self.inside(rule);
@@ -83,7 +105,7 @@ impl<'a> Resolver<'a> {
         Ok(())
     }
 
-    fn inside(&mut self, rule: &Value) -> Result<Value, String> {
+    fn inside(&mut self, rule: &Value) -> Result<Value, Unresolved> {
         match rule {
             Value::Array(items) => {
                 Ok(Value::Array(items.iter().map(|item| self.value(item)).collect::<Result<_, _>>()?))
@@ -92,22 +114,23 @@ impl<'a> Resolver<'a> {
                 Some(Value::String(name)) if object.len() == 1 => self.shared_rule(name),
                 _ => {
                     let members = object.iter().map(|(name, item)| Ok((name.clone(), self.value(item)?)));
-                    Ok(Value::Object(members.collect::<Result<_, String>>()?))
+                    Ok(Value::Object(members.collect::<Result<_, Unresolved>>()?))
                 }
             },
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(rule.clone()),
         }
     }
 
-    fn shared_rule(&mut self, name: &str) -> Result<Value, String> {
-        let Some((name, rule)) = self.shared.get_key_value(name) else {
-            return Err(format!("`$ref` names `{name}`, which is not in `$evaluators`"));
+    fn shared_rule(&mut self, name: &str) -> Result<Value, Unresolved> {
+        let shared = self.shared.ok_or(Unresolved::Hidden)?;
+        let Some((name, rule)) = shared.get_key_value(name) else {
+            return Err(format!("`$ref` names `{name}`, which is not in `$evaluators`").into());
         };
         if self.chain.contains(&name.as_str()) {
-            return Err(format!("`{name}` of `$evaluators` refers to itself"));
+            return Err(format!("`{name}` of `$evaluators` refers to itself").into());
         }
         if self.chain.len() == CHAIN_MAX {
-            return Err(format!("`$evaluators` refer to each other over more than {CHAIN_MAX} steps"));
+            return Err(format!("`$evaluators` refer to each other over more than {CHAIN_MAX} steps").into());
         }
         self.chain.push(name);
         let resolved = self.value(rule);
@@ -123,7 +146,21 @@ mod tests {
     use super::*;
 
     fn resolved(rule: &Value, shared: &Value) -> Result<Value, String> {
-        SharedRules::new(shared.as_object().unwrap().clone()).resolve(rule)
+        SharedRules::new(shared.as_object().unwrap().clone()).resolve(rule).map_err(text)
+    }
+
+    fn text(why: Unresolved) -> String {
+        match why {
+            Unresolved::Hidden => "hidden".to_owned(),
+            Unresolved::Broken(why) => why,
+        }
+    }
+
+    #[test]
+    fn only_rules_that_refer_to_hidden_ones_are_hidden() {
+        let mut hidden = SharedRules::hidden();
+        assert_eq!(hidden.resolve(&json!({ "!": [{ "$ref": "a" }] })), Err(Unresolved::Hidden));
+        assert_eq!(hidden.resolve(&json!({ "var": "x" })), Ok(json!({ "var": "x" })));
     }
 
     #[test]
@@ -141,7 +178,7 @@ mod tests {
         for _ in 0..FLAG_RULES_VALUES_MAX / FLAG_RULE_VALUES_MAX {
             assert!(shared.resolve(&wide).is_ok());
         }
-        assert!(shared.resolve(&wide).unwrap_err().contains("together"));
+        assert!(text(shared.resolve(&wide).unwrap_err()).contains("together"));
         assert!(shared.resolve(&json!([1])).is_err(), "nothing is left");
     }
 
@@ -152,8 +189,8 @@ mod tests {
         let rule = json!({ "$ref": "a" });
         // Each counts up to the first value that is too many.
         let times = FLAG_RULES_VALUES_MAX / (FLAG_RULE_VALUES_MAX + 1);
-        assert!((0..times).all(|_| shared.resolve(&rule).is_err_and(|why| why.contains("replaced"))));
-        assert!(shared.resolve(&rule).unwrap_err().contains("together"));
+        assert!((0..times).all(|_| shared.resolve(&rule).is_err_and(|why| text(why).contains("replaced"))));
+        assert!(text(shared.resolve(&rule).unwrap_err()).contains("together"));
         assert!(shared.resolve(&json!([1])).is_err(), "nothing is left");
     }
 
@@ -162,7 +199,7 @@ mod tests {
         let long = "x".repeat(TEXT_UNIT * FLAG_RULE_VALUES_MAX);
         for rule in [json!(long), json!({ long.as_str(): 1 }), json!([{ "$ref": "a" }])] {
             let mut shared = SharedRules::new(Map::from_iter([("a".to_owned(), json!(long))]));
-            assert!(shared.resolve(&rule).unwrap_err().contains("bytes of text"));
+            assert!(text(shared.resolve(&rule).unwrap_err()).contains("bytes of text"));
         }
         let half = "x".repeat(TEXT_UNIT * FLAG_RULE_VALUES_MAX / 2);
         let mut shared = SharedRules::new(Map::from_iter([("a".to_owned(), json!(half))]));
@@ -184,7 +221,7 @@ mod tests {
             let next = json!({ "$ref": format!("r{}", step + 1) });
             doubling.insert(format!("r{step}"), json!([next.clone(), next]));
         }
-        let error = SharedRules::new(doubling).resolve(&json!({ "$ref": "r0" })).unwrap_err();
+        let error = resolved(&json!({ "$ref": "r0" }), &doubling.into()).unwrap_err();
         assert!(error.contains("more than"), "{error}");
         let mut deep = json!(1);
         for _ in 0..DEPTH_MAX {

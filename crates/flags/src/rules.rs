@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use concord_model::limits::FLAG_STEPS_MAX;
-use datalogic_rs::{DataValue, Engine, Logic, bumpalo::Bump, datavalue::OwnedDataValue};
+use datalogic_rs::{DataValue, Engine, ErrorKind, Logic, bumpalo::Bump, datavalue::OwnedDataValue};
 use serde_json::Value;
 
 use super::{
@@ -32,6 +32,9 @@ pub(crate) struct Rule {
     /// The memory that it takes, roughly.
     pub(crate) bytes: usize,
 }
+
+/// Bytes in memory for each byte of a rule's text: a value of a rule has some ten characters and takes some 300 bytes.
+pub(crate) const BYTES_OF_TEXT: usize = 30;
 
 /// Powers of two that the size of a context can have: a request has less than a megabyte.
 const SIZES: usize = 21;
@@ -64,9 +67,8 @@ impl Rule {
         if let Some(name) = unknown_operator(&rule) {
             return Err(format!("there is no operator `{name}`"));
         }
-        // A value of a rule has some ten characters and takes some 300 bytes.
-        let bytes = 30 * text.len();
-        let logic = ENGINE.compile(text.as_str()).map_err(|error| error.to_string())?;
+        let bytes = BYTES_OF_TEXT * text.len();
+        let logic = ENGINE.compile(text.as_str()).map_err(|error| sentence(&error.kind).to_owned())?;
         Ok(Self { logic, source: rule, costs: std::array::from_fn(|_| AtomicU64::new(0)), bytes })
     }
 
@@ -110,7 +112,7 @@ impl Rule {
         let scratch = Bump::new();
         let data = frame.of(key, &scratch);
         let value = ENGINE.evaluate(&self.logic, data, &scratch);
-        match value.map_err(|error| RuleError::Evaluation(error.to_string()))? {
+        match value.map_err(|error| RuleError::Evaluation(sentence(&error.kind).to_owned()))? {
             DataValue::Null => Ok(Given::Nothing),
             DataValue::String(text) => Ok(Given::Variant((*text).to_owned())),
             DataValue::Bool(it) => Ok(Given::Variant(it.to_string())),
@@ -122,6 +124,30 @@ impl Rule {
                 Err(RuleError::Evaluation("the rule gives an array or an object".to_owned()))
             }
         }
+    }
+}
+
+/// Why the engine has no result. Its own texts show its internal values.
+const fn sentence(kind: &ErrorKind) -> &'static str {
+    match kind {
+        // What it throws by itself is its "not a number".
+        ErrorKind::Thrown(_) | ErrorKind::ArithmeticError(_) => {
+            "an operator for numbers has got a value that is not a number"
+        }
+        ErrorKind::InvalidArguments(_)
+        | ErrorKind::TypeError(_)
+        | ErrorKind::FormatError(_)
+        | ErrorKind::IndexOutOfBounds { .. } => "an operator can't use its arguments",
+        ErrorKind::VariableNotFound(_) | ErrorKind::InvalidContextLevel(_) => {
+            "the rule refers to a variable that there is not"
+        }
+        ErrorKind::InvalidOperator(_) => "there is no such operator",
+        ErrorKind::ParseError(_) | ErrorKind::ConfigurationError(_) => {
+            "the rule is malformed or nested too deep"
+        }
+        ErrorKind::Custom(_) => "the rule can't be evaluated",
+        // The engine may get more kinds.
+        _ => "the rule can't be evaluated",
     }
 }
 

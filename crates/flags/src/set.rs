@@ -1,6 +1,6 @@
 //! The flags of a definition, compiled once, and their evaluation.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, convert::Infallible, fmt};
 
 use concord_model::limits::{FLAG_STEPS_MAX, FLAGS_STEPS_MAX};
 use datalogic_rs::bumpalo::Bump;
@@ -10,9 +10,9 @@ use serde_json::{Map, Value, value::RawValue};
 use super::{
     SHARED_KEY,
     context::Context,
-    definition::{self, Flag, primitives},
+    definition::{self, Flag, Unusable, primitives},
     references::SharedRules,
-    rules::{Frame, Given, RuleError},
+    rules::{BYTES_OF_TEXT, Frame, Given, RuleError},
 };
 
 /// Why a value was chosen, as `OpenFeature` names it.
@@ -112,23 +112,6 @@ struct Entry {
     metadata: Map<String, Value>,
 }
 
-/// Why a flag can't be used.
-struct Unusable {
-    code: ErrorCode,
-    details: String,
-}
-
-impl Unusable {
-    const fn broken(details: String) -> Self {
-        Self { code: ErrorCode::ParseError, details }
-    }
-
-    fn hidden() -> Self {
-        let details = "a part of the flag is secret: the access key needs the permission `reveal`";
-        Self { code: ErrorCode::General, details: details.to_owned() }
-    }
-}
-
 /// The flags of a definition.
 pub struct FlagSet {
     flags: BTreeMap<String, Entry>,
@@ -146,35 +129,49 @@ struct Shared {
 }
 
 impl FlagSet {
+    /// Compiles configs without a limit on memory: see [`Self::try_compile`].
+    pub fn compile<'a>(configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)> + Clone) -> Self {
+        let Ok(set) = Self::try_compile(configs, |_| Ok::<(), Infallible>(()));
+        set
+    }
+
     /// Compiles configs: their keys and their data, which is `None` where a part of it is hidden from the client. A flag
     /// that can't be used does not spoil the others; its evaluation says why it can't.
-    pub fn compile<'a>(configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)> + Clone) -> Self {
-        let shared = configs.clone().into_iter().find(|(key, _)| *key == SHARED_KEY);
-        let (shared, broken) = match shared.map(|(_, data)| data.map(definition::object::<Shared>)) {
-            None => (Shared::default(), None),
-            Some(Some(Ok(shared))) => (shared, None),
+    ///
+    /// `reserve` is called with the bytes that each part takes in memory, at the latest when the part is there. How many
+    /// they are is known only then, because flags can refer to the same shared rule. The parts exceed what was reserved
+    /// by one flag at most.
+    ///
+    /// # Errors
+    /// The first error of `reserve`.
+    pub fn try_compile<'a, E>(
+        configs: impl IntoIterator<Item = (&'a str, Option<&'a str>)> + Clone,
+        mut reserve: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let shared = configs.clone().into_iter().find(|(key, _)| *key == SHARED_KEY).map(|(_, data)| data);
+        reserve(BYTES_OF_TEXT * shared.flatten().map_or(0, str::len))?;
+        let (mut rules, metadata, broken) = match shared.map(|data| data.map(definition::object::<Shared>)) {
+            None => (SharedRules::new(Map::new()), Map::new(), None),
+            Some(Some(Ok(Shared { evaluators, metadata }))) => {
+                (SharedRules::new(evaluators), primitives(Some(&metadata)), None)
+            }
             Some(Some(Err(_))) => {
                 let why = format!("`$evaluators` and `metadata` of `{SHARED_KEY}` must be objects");
-                (Shared::default(), Some(why))
+                (SharedRules::new(Map::new()), Map::new(), Some(why))
             }
-            Some(None) => (Shared::default(), Some(format!("a part of `{SHARED_KEY}` is secret"))),
+            // Flags that do not refer to them have no secret part.
+            Some(None) => (SharedRules::hidden(), Map::new(), None),
         };
-        let metadata = primitives(Some(&shared.metadata));
-        let mut rules = SharedRules::new(shared.evaluators);
         let mut bytes = metadata_bytes(&metadata);
-        let flags = configs.into_iter().filter(|(key, _)| *key != SHARED_KEY).map(|(key, data)| {
-            let parsed = data.map(|data| definition::parse(data, &mut rules));
-            let (flag, metadata) = match parsed {
-                None => (Err(Unusable::hidden()), Map::new()),
-                Some(parsed) => (parsed.flag.map_err(Unusable::broken), parsed.metadata),
-            };
-            // A rule without references could be evaluated, but nobody would notice the broken part.
-            let flag = broken.clone().map_or(flag, |why| Err(Unusable::broken(why)));
-            bytes += entry_bytes(key, data.unwrap_or_default(), &flag);
-            (key.to_owned(), Entry { flag, metadata })
-        });
-        let flags = flags.collect();
-        Self { flags, metadata, bytes }
+        let mut flags = BTreeMap::new();
+        for (key, data) in configs.into_iter().filter(|(key, _)| *key != SHARED_KEY) {
+            let entry = Entry::new(data, &mut rules, broken.as_deref());
+            let of_entry = entry.bytes(key, data.unwrap_or_default());
+            reserve(of_entry)?;
+            bytes += of_entry;
+            flags.insert(key.to_owned(), entry);
+        }
+        Ok(Self { flags, metadata, bytes })
     }
 
     /// The memory that it takes, roughly.
@@ -242,21 +239,38 @@ impl FlagSet {
     }
 }
 
-/// What a flag takes in memory: its variants and metadata, and its compiled rule.
-fn entry_bytes(key: &str, data: &str, flag: &Result<Flag, Unusable>) -> usize {
-    let rule =
-        flag.as_ref().ok().and_then(|flag| flag.rule.as_ref()?.as_ref().ok()).map_or(0, |rule| rule.bytes);
-    256 + key.len() + 2 * data.len() + rule
-}
-
 fn metadata_bytes(metadata: &Map<String, Value>) -> usize {
     metadata.iter().map(|(name, value)| 128 + name.len() + value.as_str().map_or(0, str::len)).sum()
 }
 
+/// Bytes in memory of a member of a flag's `variants`, in addition to its text.
+const VARIANT_BYTES: usize = 128;
+
 impl Entry {
+    /// The flag of this text, which is `None` where a part of it is hidden; `broken` says why no flag of the set can be
+    /// used.
+    fn new(data: Option<&str>, rules: &mut SharedRules, broken: Option<&str>) -> Self {
+        let (flag, metadata) = match data.map(|data| definition::parse(data, rules)) {
+            None => (Err(Unusable::hidden()), Map::new()),
+            Some(parsed) => (parsed.flag.map_err(Unusable::broken), parsed.metadata),
+        };
+        // A rule without references could be evaluated, but nobody would notice the broken part.
+        let flag = broken.map_or(flag, |why| Err(Unusable::broken(why.to_owned())));
+        Self { flag, metadata }
+    }
+
+    /// What it takes in memory, roughly: its variants and metadata, and its compiled rule.
+    fn bytes(&self, key: &str, data: &str) -> usize {
+        let of_flag = self.flag.as_ref().map_or(0, |flag| {
+            let rule = flag.rule.as_ref().and_then(|rule| rule.as_ref().ok()).map_or(0, |rule| rule.bytes);
+            VARIANT_BYTES * flag.variants.len() + rule
+        });
+        256 + key.len() + 2 * data.len() + metadata_bytes(&self.metadata) + of_flag
+    }
+
     fn evaluate<'a>(&'a self, key: &str, frame: &Frame<'_>, steps: &mut u64) -> Outcome<'a> {
         match &self.flag {
-            Err(Unusable { code, details }) => Outcome::Failure { code: *code, details: details.clone() },
+            Err(why) => why.outcome(),
             Ok(flag) if !flag.is_enabled => Outcome::CodeDefault { reason: Reason::Disabled },
             Ok(flag) => flag.evaluate(key, frame, steps),
         }
@@ -272,9 +286,7 @@ impl Flag {
     fn evaluate<'a>(&'a self, key: &str, frame: &Frame<'_>, steps: &mut u64) -> Outcome<'a> {
         let (given, reason) = match &self.rule {
             None => (Given::Nothing, Reason::Static),
-            Some(Err(why)) => {
-                return Outcome::Failure { code: ErrorCode::ParseError, details: why.clone() };
-            }
+            Some(Err(why)) => return why.outcome(),
             Some(Ok(rule)) => match rule.evaluate(frame, key, steps) {
                 Ok(Given::Nothing) => (Given::Nothing, Reason::Default),
                 Ok(given) => (given, Reason::TargetingMatch),
@@ -298,6 +310,12 @@ impl Flag {
 
 const fn failure(details: String) -> Outcome<'static> {
     Outcome::Failure { code: ErrorCode::General, details }
+}
+
+impl Unusable {
+    fn outcome(&self) -> Outcome<'static> {
+        Outcome::Failure { code: self.code, details: self.details.clone() }
+    }
 }
 
 impl RuleError {
@@ -345,6 +363,76 @@ mod tests {
         });
         assert_eq!(has_value, ["a"]);
         assert!(matches!(set.evaluate("z", &context, 0).outcome, Outcome::Value { .. }));
+    }
+
+    #[test]
+    fn memory_is_reserved_for_each_flag_and_ends_the_work_when_it_is_too_much() {
+        let shared =
+            json!({ "$evaluators": { "long": { "in": [{ "var": "x" }, vec!["y"; 1000]] } } }).to_string();
+        let flag = json!({ "state": "ENABLED", "variants": {}, "targeting": { "$ref": "long" } }).to_string();
+        let keys: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
+        let flags = keys.iter().map(|key| (key.as_str(), Some(flag.as_str())));
+        let configs = flags.chain([(SHARED_KEY, Some(shared.as_str()))]);
+        let (mut reserved, limit) = (0, 1 << 20);
+        let mut reserve = |bytes: usize| {
+            reserved += bytes;
+            if reserved > limit { Err(reserved) } else { Ok(()) }
+        };
+        let too_much = FlagSet::try_compile(configs.clone(), &mut reserve).unwrap_err();
+        let whole = FlagSet::compile(configs).bytes();
+        // The flags have little text, and much with the shared rule in its places.
+        assert!(
+            100 * flag.len() < limit && whole > 2 * limit && too_much < 2 * limit,
+            "{too_much} of {whole}"
+        );
+    }
+
+    #[test]
+    fn a_secret_that_flags_share_hides_those_that_refer_to_it() {
+        let flag = |rule: Value| {
+            json!({ "state": "ENABLED", "variants": { "on": true }, "targeting": rule }).to_string()
+        };
+        let (refers, own) = (flag(json!({ "$ref": "a" })), flag(json!({ "if": [true, "on"] })));
+        let set = FlagSet::compile([
+            ("own", Some(own.as_str())),
+            ("refers", Some(refers.as_str())),
+            (SHARED_KEY, None),
+        ]);
+        let context = Context::empty();
+        assert!(matches!(set.evaluate("own", &context, 0).outcome, Outcome::Value { .. }));
+        let Outcome::Failure { code, details } = set.evaluate("refers", &context, 0).outcome else {
+            panic!("a part of it is hidden")
+        };
+        assert_eq!(code, ErrorCode::General);
+        assert!(details.contains("`reveal`") && details.contains(SHARED_KEY), "{details}");
+    }
+
+    #[test]
+    fn a_rule_that_fails_is_explained_in_a_sentence() {
+        let rules = [
+            json!({ "<": [[1], 2] }),
+            json!({ "+": ["a", 1] }),
+            json!({ "==": [1] }),
+            json!({ "/": [1] }),
+            json!({ "reduce": [1] }),
+        ];
+        for rule in rules {
+            let flag = json!({ "state": "ENABLED", "variants": {}, "targeting": rule }).to_string();
+            let set = FlagSet::compile([("f", Some(flag.as_str()))]);
+            if let Outcome::Failure { details, .. } = set.evaluate("f", &Context::empty(), 0).outcome {
+                assert!(
+                    !details.contains(['(', '{', '[']) && !details.contains("Thrown"),
+                    "{rule}: {details}"
+                );
+            }
+        }
+        let flag = json!({ "state": "ENABLED", "variants": {}, "targeting": { "<": [[1], 2] } }).to_string();
+        let set = FlagSet::compile([("f", Some(flag.as_str()))]);
+        let outcome = set.evaluate("f", &Context::empty(), 0).outcome;
+        assert!(
+            matches!(&outcome, Outcome::Failure { details, .. } if details.contains("is not a number")),
+            "{outcome:?}"
+        );
     }
 
     #[test]

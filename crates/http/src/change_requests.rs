@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** a change request that the client may not see is answered as one that does not exist.
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde_json::{Value, json};
 use utoipa::openapi::{ObjectBuilder, Schema, schema::OneOfBuilder};
 
@@ -46,8 +47,6 @@ pub(super) const REVERTS: [&str; 6] = ["possible", "armed", "held", "done", "fai
 pub(super) const APPLY_MODES: [&str; 2] = ["manual", "when_approved"];
 /// How long a window is if its end is not given: an hour.
 const WINDOW_US: u64 = 60 * 60 * 1_000_000;
-/// Hexadecimal digits of a digest.
-const DIGEST_CHARS: usize = 64;
 
 const UNDELETE_DEFINITION: &str = "undelete_definition";
 const PUT_ENVIRONMENT: &str = "put_environment";
@@ -266,16 +265,11 @@ pub(super) fn digest_schema() -> ObjectBuilder {
 }
 
 fn parse_digest(text: &str) -> Option<[u8; 32]> {
-    let digits: Vec<u8> = text
-        .chars()
-        .map(|char| char.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect::<Option<_>>()?;
-    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-    bytes.try_into().ok().filter(|_| text.len() == DIGEST_CHARS)
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 pub(super) fn digest_text(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(digest)
 }
 
 /// Creates a change request.

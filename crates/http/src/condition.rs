@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{
     endpoints::{CONFIGS, Endpoint, Matched},
+    entity_tags::EntityTags,
     extract::Keys,
     reply::Problem,
 };
@@ -186,50 +187,15 @@ fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem>
     }
     let malformed = || header_problem(name, "expected quoted entity tags, comma-separated, or `*`");
     for text in all {
-        for tag in Elements(text) {
-            let (revision, is_weak) = tag.ok_or_else(malformed)?;
-            if is_weak { &mut weak } else { &mut strong }.push(revision);
+        for tag in EntityTags(text) {
+            let (tag, is_weak) = tag.ok_or_else(malformed)?;
+            if is_weak { &mut weak } else { &mut strong }.push(revision_of(tag));
         }
     }
     if strong.is_empty() && weak.is_empty() {
         return Err(malformed());
     }
     Ok(Some(Tags::Listed(strong, weak)))
-}
-
-/// The entity tags of a list: the revision that each names, and whether it is weak. `None` where the text is none.
-pub(super) struct Elements<'a>(pub(super) &'a [u8]);
-
-impl Iterator for Elements<'_> {
-    type Item = Option<(Revision, bool)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        // A list may have empty elements.
-        while let [b' ' | b'\t' | b',', rest @ ..] = self.0 {
-            self.0 = rest;
-        }
-        if self.0.is_empty() {
-            return None;
-        }
-        let mut element = || {
-            let opaque = self.0.strip_prefix(b"W/").unwrap_or(self.0);
-            let is_weak = opaque.len() < self.0.len();
-            let inner = opaque.strip_prefix(b"\"")?;
-            let end = inner.iter().position(|byte| *byte == b'"')?;
-            let (tag, rest) = (inner.get(..end)?, inner.get(end + 1..)?.trim_ascii_start());
-            let is_tag = tag.iter().all(|byte| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..));
-            if !is_tag || !(rest.is_empty() || rest.starts_with(b",")) {
-                return None;
-            }
-            self.0 = rest;
-            Some((revision_of(tag), is_weak))
-        };
-        let made = element();
-        if made.is_none() {
-            self.0 = b"";
-        }
-        Some(made)
-    }
 }
 
 /// The revision that the inside of a tag names. No record has revision 0, so a tag that this service never issues

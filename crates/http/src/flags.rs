@@ -24,13 +24,13 @@ use axum::{
 use futures::{StreamExt as _, stream};
 use http::{HeaderMap, Uri, header};
 use percent_encoding::percent_decode_str;
-use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
     access::TICKET,
     body, coding, definitions,
     endpoints::Matched,
+    entity_tags::{self, client_has},
     extract::{AuthenticatedCall, ReadRequest, check_key},
     reply::{Problem, Reply, ofrep::OfrepForm},
 };
@@ -75,6 +75,7 @@ impl EvaluationRequest {
             named if named.is_empty() => DEFAULT_DEFINITION.to_owned(),
             named => named.into_owned(),
         };
+        check_key(&definition, definitions::KEY)?;
         let (parts, received) = asked.request.into_parts();
         let (begin, mut held) = (Instant::now(), service.cx.reservation(Share::Callers));
         let received = body::receive(&parts.headers, received, FLAG_REQUEST_BYTES_MAX, &mut held).await?;
@@ -178,51 +179,13 @@ fn refetch(revision: Revision) -> String {
 
 /// A response with its entity tag; 304 for a client that has it.
 fn tagged(made: FlagResponse, headers: &HeaderMap) -> Response {
-    let tag = entity_tag(&made.body);
-    if has(headers, &tag) {
-        return Reply::not_modified()
-            .header(header::ETAG, &tag)
-            .state_revision(made.revision)
-            .into_response();
+    let tag = entity_tags::of_body(&made.body);
+    let quoted = format!("\"{tag}\"");
+    if client_has(headers, &tag) {
+        let reply = Reply::not_modified().header(header::ETAG, &quoted).redacted(Some(&made.redacted));
+        return reply.state_revision(made.revision).into_response();
     }
     let mut response = Reply::evaluation(made, headers);
-    response.headers_mut().insert(header::ETAG, tag.parse().expect("hexadecimal digits in quotes"));
+    response.headers_mut().insert(header::ETAG, quoted.parse().expect("hexadecimal digits in quotes"));
     response
-}
-
-/// The entity tag of a body.
-fn entity_tag(body: &[u8]) -> String {
-    let hash: [u8; 32] = Sha256::digest(body).into();
-    let digits = hash.iter().take(16).map(|byte| format!("{byte:02x}"));
-    format!("\"{}\"", digits.collect::<String>())
-}
-
-/// Whether the client has the response with this tag (`If-None-Match`).
-fn has(headers: &HeaderMap, tag: &str) -> bool {
-    let values = headers.get_all(header::IF_NONE_MATCH).iter();
-    let mut tags = values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    tags.any(|one| {
-        let one = one.trim();
-        one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use http::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn a_tag_is_found_among_others_weak_or_strong() {
-        let tag = entity_tag(b"{}");
-        assert_eq!(tag, "\"44136fa355b3678a1146ad16f7e8649e\"");
-        let headers = |value: &str| {
-            HeaderMap::from_iter([(header::IF_NONE_MATCH, HeaderValue::from_str(value).unwrap())])
-        };
-        for value in [tag.clone(), format!("\"a\", W/{tag}"), "*".to_owned()] {
-            assert!(has(&headers(&value), &tag), "{value}");
-        }
-        assert!(!has(&headers("\"44136fa3\""), &tag) && !has(&HeaderMap::new(), &tag));
-    }
 }

@@ -13,6 +13,7 @@
 //! | authentication of a request | `access` |
 //! | keys, query parameters, consistency, idempotency keys | `extract` |
 //! | `If-Match`, `If-None-Match`, headers that may occur once only | `condition` |
+//! | entity tags: a list of them, whether the client has a version, the tag of a body | `entity_tags` |
 //! | receiving and parsing of bodies, their members, media types | `body` |
 //! | content codings: compressed responses, encoded bodies | `coding` |
 //! | indented responses; what they share with compressed ones | `pretty`, `rewriting` |
@@ -62,6 +63,7 @@ mod decision;
 mod definitions;
 mod docs;
 mod endpoints;
+mod entity_tags;
 mod environments;
 mod error_code;
 mod extract;

@@ -17,7 +17,8 @@ use super::{
     configs::{self, members},
     decision::PartlyDenied,
     definitions,
-    extract::{BodyRequest, names},
+    entity_tags::names,
+    extract::BodyRequest,
     json::Object,
     openapi::schemas::{integer, text},
     reply::{Problem, Rendering, Reply, ResultsFrame, refusal_items},
@@ -135,7 +136,7 @@ fn render(object: Object, item: &BulkReadResult) -> Object {
 }
 
 fn is_known(known: Option<&str>, config: &Arc<Config>) -> bool {
-    known.is_some_and(|tags| names(tags.as_bytes(), config.revision))
+    known.is_some_and(|tags| names(tags.as_bytes(), itoa::Buffer::new().format(config.revision)))
 }
 
 /// Reads the body.

@@ -9,6 +9,8 @@
 //!
 //! **Invariant:** a change that adds no approval is never rejected here: a freeze must be possible at any time.
 
+use std::collections::BTreeMap;
+
 use crate::request::Alarm;
 use concord_model::{
     error::{Invalid, Violation},
@@ -33,10 +35,14 @@ pub(crate) fn check_approvers(
     let is_stricter = before.is_none_or(|before| {
         after.approvals > before.approvals || (after.direct, before.direct) == (Direct::Refuse, Direct::Allow)
     });
-    let Some(missing) = missing(state, name.as_str(), after, now).filter(|_| is_stricter) else {
+    if !is_stricter || after.approvals == 0 {
         return Ok(());
-    };
-    let Missing { needed, found } = missing;
+    }
+    let found = state.approvers(&[name.as_str()], now).into_values().sum::<u64>();
+    let needed = persons_needed(after);
+    if found >= needed {
+        return Ok(());
+    }
     let pattern = if name.as_str() == DEFAULT_ENVIRONMENT { "*".to_owned() } else { format!("{name}.*") };
     let text = format!(
         "{} approvals need {needed} persons, because nobody approves a change of their own, and {found} could approve: \
@@ -46,24 +52,19 @@ pub(crate) fn check_approvers(
     Err(Violation::at(vec!["approvals".into()], text).into())
 }
 
-/// The persons that an environment needs and does not have.
-struct Missing {
-    needed: u64,
-    found: u64,
-}
-
-fn missing(state: &State, name: &str, rules: &Environment, now: Timestamp) -> Option<Missing> {
-    if rules.approvals == 0 {
-        return None;
-    }
-    let (needed, found) = (u64::from(rules.approvals) + 1, state.approvers(name, now));
-    (found < needed).then_some(Missing { needed, found })
+/// How many persons an environment needs: nobody approves a change of their own.
+fn persons_needed(rules: &Environment) -> u64 {
+    u64::from(rules.approvals) + 1
 }
 
 /// How many environments ask for more approvals than there are persons to give them.
 pub(crate) fn count_without_approvers(state: &State, now: Timestamp) -> u64 {
     let rules = state.environments().filter_map(|record| Some((record.name.as_str(), record.environment()?)));
-    rules.filter(|(name, rules)| missing(state, name, rules, now).is_some()).count() as u64
+    let rules: BTreeMap<&str, &Environment> = rules.filter(|(_, rules)| rules.approvals > 0).collect();
+    let names: Vec<&str> = rules.keys().copied().collect();
+    let found = state.approvers(&names, now);
+    let lacks = |(name, rules): &(&&str, &&Environment)| found.get(**name) < Some(&persons_needed(rules));
+    rules.iter().filter(lacks).count() as u64
 }
 
 /// The alarm about these environments. It names none of them: who may observe the cluster need not know their names.

@@ -4,11 +4,13 @@
 //!
 //! **Invariant:** an environment that a client may not see does not exist for it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     approvers::count_without_approvers,
     clock::Clock,
+    context::Context,
+    cpu_pool::Weight,
     freshness::{Freshness, Made},
     request::{
         Caller, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, Principal, Refusal, Write,
@@ -30,6 +32,12 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_state::State;
+
+/// How many persons could approve changes, by the name of the environment.
+type Approvers = BTreeMap<String, u64>;
+
+/// Bytes of data that take as long as comparing all grants of a key with an environment: some microseconds.
+const BYTES_OF_CHECK: usize = 256;
 
 /// An environment as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,20 +92,27 @@ pub struct StoredEnvironment {
 /// The environments of the cluster, for clients that manage them.
 #[derive(Debug)]
 pub struct Environments {
+    cx: Arc<Context>,
     clock: Arc<Clock>,
     freshness: Arc<Freshness>,
     writes: Arc<Writes>,
 }
 
 impl Environments {
-    pub(crate) fn new(clock: &Arc<Clock>, freshness: &Arc<Freshness>, writes: &Arc<Writes>) -> Self {
-        Self { clock: Arc::clone(clock), freshness: Arc::clone(freshness), writes: Arc::clone(writes) }
+    pub(crate) fn new(
+        cx: &Arc<Context>,
+        clock: &Arc<Clock>,
+        freshness: &Arc<Freshness>,
+        writes: &Arc<Writes>,
+    ) -> Self {
+        let (cx, clock) = (Arc::clone(cx), Arc::clone(clock));
+        Self { cx, clock, freshness: Arc::clone(freshness), writes: Arc::clone(writes) }
     }
 
     /// The environments that the client may see, by name, and the revision of the state that they were read from.
     ///
     /// # Errors
-    /// When no state is fresh enough.
+    /// When no state is fresh enough, or the approvers are not counted in time.
     pub async fn environments(
         &self,
         principal: &Principal,
@@ -106,13 +121,19 @@ impl Environments {
         let state = self.freshness.view(consistency).await?;
         let now = self.clock.log_time(&state);
         let seen = state.environments().filter(|record| may_see(principal, &state, record.name.as_str()));
-        Ok((seen.map(|record| shown(&state, principal, record, now)).collect(), state.revision()))
+        let seen: Vec<&Arc<SystemRecord>> = seen.collect();
+        let rules = seen.iter().filter_map(|record| Some((record.name.as_str(), record.environment()?)));
+        let names = names_to_count(principal, rules);
+        let approvers = self.approvers(&state, names, now).await?;
+        let seen = seen.into_iter().map(|record| shown(record, &approvers, now));
+        Ok((seen.collect(), state.revision()))
     }
 
     /// An environment, and the revision of the state that it was read from.
     ///
     /// # Errors
-    /// When there is no such environment that the client may see, or no state is fresh enough.
+    /// When there is no such environment that the client may see, no state is fresh enough, or the approvers are not
+    /// counted in time.
     pub async fn environment(
         &self,
         principal: &Principal,
@@ -122,7 +143,10 @@ impl Environments {
         let state = self.freshness.view(consistency).await?;
         let found = state.environment(name).filter(|_| may_see(principal, &state, name));
         let found = found.ok_or(Rejection::EnvironmentNotFound)?;
-        Ok((shown(&state, principal, found, self.clock.log_time(&state)), state.revision()))
+        let now = self.clock.log_time(&state);
+        let rules = found.environment().map(|rules| (name, rules));
+        let approvers = self.approvers(&state, names_to_count(principal, rules), now).await?;
+        Ok((shown(found, &approvers, now), state.revision()))
     }
 
     /// Creates or replaces an environment.
@@ -147,9 +171,11 @@ impl Environments {
         let now = self.clock.log_time(&state);
         let found = state.environment(&name);
         if let Some(record) = found.filter(|_| !written.dry_run) {
+            let rules = record.environment().map(|rules| (name.as_str(), rules));
+            let approvers = self.approvers_if_in_time(&state, names_to_count(&principal, rules), now).await;
             let is_created = written.applied.has_created();
             return Ok(StoredEnvironment {
-                environment: shown(&state, &principal, record, now),
+                environment: shown(record, &approvers, now),
                 is_created,
                 written,
             });
@@ -158,15 +184,44 @@ impl Environments {
         let at = if written.dry_run { now } else { written.applied.at };
         let (environment, text) = rules_after(found.map(|record| &**record), &rules, &principal.id, at)?;
         let created_at = found.map_or(at, |record| record.created_at);
-        let approvers = approvers_for(&state, &principal, (&name, &environment), now);
+        let names = names_to_count(&principal, [(name.as_str(), &environment)]);
+        let approvers = self.approvers_if_in_time(&state, names, now).await;
         let environment = EnvironmentView {
             created_at,
             modified_at: at,
-            approvers,
+            approvers: approvers.get(&name).copied(),
             ..view(&name, &environment, &text, now)
         };
         let is_created = if written.dry_run { found.is_none() } else { written.applied.has_created() };
         Ok(StoredEnvironment { environment, is_created, written })
+    }
+
+    /// How many persons could approve the changes of each of these environments.
+    async fn approvers(
+        &self,
+        state: &Arc<State>,
+        names: Vec<String>,
+        now: Timestamp,
+    ) -> Result<Approvers, Refusal> {
+        let keys = usize::try_from(state.access_key_count()).unwrap_or(usize::MAX);
+        let bytes = keys.saturating_mul(names.len()).saturating_mul(BYTES_OF_CHECK);
+        let state = Arc::clone(state);
+        let work = move || {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let found = state.approvers(&names, now).into_iter();
+            found.map(|(name, count)| (name.to_owned(), count)).collect()
+        };
+        self.cx.work(bytes, Weight::Short, self.cx.read_deadline(), work).await
+    }
+
+    /// The same for the response to a write, which must not fail any more: no numbers if they are late.
+    async fn approvers_if_in_time(
+        &self,
+        state: &Arc<State>,
+        names: Vec<String>,
+        now: Timestamp,
+    ) -> Approvers {
+        self.approvers(state, names, now).await.unwrap_or_default()
     }
 
     /// Deletes an environment. Its definitions belong to the environment `default` then.
@@ -204,26 +259,27 @@ fn frozen_until(record: &SystemRecord, now: Timestamp) -> Option<Timestamp> {
     record.environment()?.frozen_until(now, now)
 }
 
-fn shown(state: &State, principal: &Principal, record: &SystemRecord, now: Timestamp) -> EnvironmentView {
+fn shown(record: &SystemRecord, approvers: &Approvers, now: Timestamp) -> EnvironmentView {
     let rules = record.environment().expect("it was found among the environments");
     EnvironmentView {
         created_at: record.created_at,
         modified_at: record.modified_at,
         revision: record.revision,
-        approvers: approvers_for(state, principal, (record.name.as_str(), rules), now),
+        approvers: approvers.get(record.name.as_str()).copied(),
         ..view(record.name.as_str(), rules, &record.text, now)
     }
 }
 
-/// How many persons could approve changes, for those who may make rules that need them: a rejection of such rules says it, too.
-fn approvers_for(
-    state: &State,
+/// The environments whose approvers the client is told: those that need some, and whose rules it may make. A rejection of
+/// such rules says how many there are, too.
+fn names_to_count<'a>(
     principal: &Principal,
-    (name, rules): (&str, &Environment),
-    now: Timestamp,
-) -> Option<u64> {
-    let may_know = principal.authorize_environment(Verb::Define, name).is_ok();
-    (may_know && rules.approvals > 0).then(|| state.approvers(name, now))
+    rules: impl IntoIterator<Item = (&'a str, &'a Environment)>,
+) -> Vec<String> {
+    let is_told = |(name, rules): &(&str, &Environment)| {
+        rules.approvals > 0 && principal.authorize_environment(Verb::Define, name).is_ok()
+    };
+    rules.into_iter().filter(is_told).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The rules of an environment, without the times and the revision of its record, and without its approvers.

@@ -324,7 +324,7 @@ impl Service {
             slow: SlowWrites::default(),
         });
         let keys = Arc::new(AccessKeys::new(&cx, &clock, &freshness, &authentication, &writes));
-        let environments = Arc::new(Environments::new(&clock, &freshness, &writes));
+        let environments = Arc::new(Environments::new(&cx, &clock, &freshness, &writes));
         let changes = Arc::new(ChangeRequests::new(&cx, &clock, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });

@@ -24,8 +24,9 @@ use super::{
         fields::{BodyFields, IGNORED_NAMES_MAX},
     },
     coding,
-    condition::{Condition, Elements, Stated, header_problem, single},
+    condition::{Condition, Stated, header_problem, single},
     endpoints::{Endpoint, Matched},
+    entity_tags::client_has,
     reply::Problem,
 };
 use concord_model::{
@@ -370,22 +371,12 @@ impl ReadRequest {
 
     /// Whether the client already has this version (`If-None-Match`).
     pub(super) fn has(&self, revision: Revision) -> bool {
-        let tags = self.headers.get_all(header::IF_NONE_MATCH);
-        if tags.iter().next().is_none() {
-            return false;
-        }
-        tags.iter().any(|value| names(value.as_bytes(), revision))
+        client_has(&self.headers, itoa::Buffer::new().format(revision))
     }
 
     pub(super) fn headers(&self) -> &HeaderMap {
         &self.headers
     }
-}
-
-/// Whether the value of `If-None-Match` names a version. A malformed tag cannot be the current one: the read is
-/// answered in full.
-pub(super) fn names(value: &[u8], revision: Revision) -> bool {
-    value.trim_ascii() == b"*" || Elements(value).flatten().any(|(named, _)| named == revision)
 }
 
 /// A write: who sends it, on what condition, with which body.

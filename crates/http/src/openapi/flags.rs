@@ -41,7 +41,7 @@ fn evaluations(id: &'static str, summary: &str) -> OperationEntry {
     request(id, summary)
         .parameters(&["If-None-Match"])
         .response(200, "the values of all flags", Some(("application/json", content)), &headers)
-        .response(304, "the client has these values", None, &[TAGGED])
+        .response(304, "the client has these values", None, &[TAGGED, REDACTED])
 }
 
 /// What the requests for evaluations have in common.
@@ -78,7 +78,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .parameters(READ_PARAMETERS)
             .parameters(&["If-None-Match"])
             .response(200, "the flags", Some(("application/json", document)), &[&[TAGGED, REDACTED], CODED].concat())
-            .response(304, "the client has these flags", None, &[TAGGED])
+            .response(304, "the client has these flags", None, &[TAGGED, REDACTED])
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
         describe(TAG, "watch_flags", "Learn when flags change")

@@ -8,8 +8,9 @@
 //! **Invariants:** a ticket opens streams that say when to fetch again, and no other request takes one. It ends with the
 //! secret that it was made from, and reveals nothing of it.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::sync::Arc;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
@@ -38,22 +39,8 @@ fn mac(secret: &KeySecret, definition: &str, day: u64) -> Hmac<Sha256> {
     keyed.chain_update(b"concord flag events\0").chain_update(day.to_be_bytes()).chain_update(definition)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a text can grow");
-        text
-    })
-}
-
 fn unhex(text: &str) -> Option<[u8; MAC_BYTES]> {
-    let mut bytes = [0; MAC_BYTES];
-    if text.len() != 2 * MAC_BYTES || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, place) in bytes.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(place..place + 2)?, 16).ok()?;
-    }
-    Some(bytes)
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 impl Authentication {
@@ -64,7 +51,7 @@ impl Authentication {
         let secret = key.secrets.iter().find(|secret| secret.made == principal.secret)?;
         let day = today();
         let mac = mac(secret, definition, day).finalize().into_bytes();
-        Some(format!("{}.{}.{day}.{}", key.id.as_str(), secret.made, hex(mac.get(..MAC_BYTES)?)))
+        Some(format!("{}.{}.{day}.{}", key.id.as_str(), secret.made, HEXLOWER.encode(mac.get(..MAC_BYTES)?)))
     }
 
     /// The owner of a ticket for a definition.
@@ -109,8 +96,9 @@ mod tests {
     #[test]
     fn a_mac_is_of_one_secret_definition_and_day() {
         let secret = |byte| KeySecret { sha256: [byte; 32], made: 7, until: None, is_own: false };
-        let text =
-            |byte, definition: &str, day| hex(&mac(&secret(byte), definition, day).finalize().into_bytes());
+        let text = |byte, definition: &str, day| {
+            HEXLOWER.encode(&mac(&secret(byte), definition, day).finalize().into_bytes())
+        };
         let one = text(1, "flags", 20_000);
         assert_eq!(one, text(1, "flags", 20_000));
         for other in [text(2, "flags", 20_000), text(1, "flagss", 20_000), text(1, "flags", 20_001)] {

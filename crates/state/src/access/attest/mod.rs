@@ -11,7 +11,10 @@
 //! **Invariants:** no other key's holder has ever had a secret of an attested key that is still accepted. Only the root
 //! key attests alone. A key without a person is never attested.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::super::{Edit, State, apply::EntryContext};
 use concord_model::{
@@ -141,20 +144,25 @@ impl State {
         self.attester(&first.key).as_ref() == Ok(first)
     }
 
-    /// How many persons could approve a change of anything in an environment: each has an attested key that is valid now
-    /// and has `approve` and `read` for all definitions that the environment can have.
+    /// How many persons could approve a change of anything in an environment, for each of these: each person has an
+    /// attested key that is valid now and has `approve` and `read` for all definitions that the environment can have.
     #[must_use]
-    pub fn approvers(&self, environment: &str, now: Timestamp) -> u64 {
-        let may = |key: &AccessKey, verb| key.grants.allows_environment(verb, environment);
-        let approves = |key: &&Arc<AccessKey>| {
-            key.attestation.is_some()
-                && key.is_valid_at(now)
-                && may(key, Verb::Approve)
-                && may(key, Verb::Read)
-        };
-        let persons: BTreeSet<PersonId> =
-            self.access_keys().filter(approves).filter_map(|key| key.person).collect();
-        persons.len() as u64
+    pub fn approvers<'a>(&self, environments: &[&'a str], now: Timestamp) -> BTreeMap<&'a str, u64> {
+        if environments.is_empty() {
+            return BTreeMap::new();
+        }
+        let mut persons: BTreeMap<&str, BTreeSet<PersonId>> =
+            environments.iter().map(|name| (*name, BTreeSet::new())).collect();
+        for key in self.access_keys().filter(|key| key.attestation.is_some() && key.is_valid_at(now)) {
+            let Some(person) = key.person else { continue };
+            let may = |verb, name: &str| key.grants.allows_environment(verb, name);
+            for (name, found) in &mut persons {
+                if may(Verb::Approve, name) && may(Verb::Read, name) {
+                    found.insert(person);
+                }
+            }
+        }
+        persons.into_iter().map(|(name, found)| (name, found.len() as u64)).collect()
     }
 
     /// Ends all attestations, whole and half, and lets go of what no record needs then: after a restore, a key that was

@@ -1,38 +1,46 @@
 //! Feature flags: the configs of a definition in flagd's format, evaluated for a client.
 //!
-//! A definition is compiled once for each of its versions. The compiled flags are cached, with a limit on their memory.
-//! What a client may not see is no part of what is evaluated for it: a flag with a secret part has no value for a client
-//! without `reveal`.
+//! A definition is compiled once for each of its versions and views: one for clients that see all of it, one for those
+//! without `reveal`. One request compiles, the others wait for it. What a client may not see is no part of what is
+//! evaluated for it: a flag with a secret part has no value for a client without `reveal`.
+//!
+//! | memory | bounded by |
+//! |---|---|
+//! | flags that are being compiled | the memory budget, flag by flag |
+//! | compiled flags in the cache | [`concord_model::limits::CACHED_FLAGS_BYTES_MAX`] for all definitions |
+//! | compiled flags that are too many for the cache | the memory budget, until their request ends |
 //!
 //! **Invariant:** all flags of a response are of one state.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+mod cache;
+
+use std::sync::Arc;
+
+use tokio::time::timeout_at;
 
 use super::{
     audit::target::name_read,
     context::{Context, INLINE_BYTES_MAX},
-    cpu_pool::Weight,
+    cpu_pool::{Weight, late},
     freshness::Freshness,
     memory_budget::{Reservation, Share},
     redaction::Redactor,
     request::{Consistency, Principal, Refusal},
 };
+use cache::{FlagCache, View};
 use concord_flags::{
-    Context as EvaluationContext, ErrorCode, FlagSet, Outcome,
+    Context as EvaluationContext, ErrorCode, FlagSet, Outcome, SHARED_KEY,
     ofrep::{self, NotAll},
     sync,
 };
 use concord_model::{
     access_key::Verb,
     error::{Invalid, Rejection, Violation},
-    limits::{CACHED_FLAGS_BYTES_MAX, FLAGS_BYTES_MAX},
+    limits::{FLAGS_BYTES_MAX, REDACTED_PLACES_BYTES_MAX},
     record::{Config, Revision},
     redaction::RedactedPlaces,
 };
-use concord_state::Collection;
+use concord_state::{Collection, State};
 
 /// Steps of an evaluation up to which it runs on the thread of its request: less than a millisecond.
 const INLINE_STEPS_MAX: u64 = 20_000;
@@ -43,7 +51,7 @@ pub struct Flags {
     cx: Arc<Context>,
     freshness: Arc<Freshness>,
     redactor: Arc<Redactor>,
-    compiled: CompiledFlags,
+    cache: Arc<FlagCache>,
 }
 
 /// What to evaluate.
@@ -91,7 +99,7 @@ impl ShownConfigs {
 impl Flags {
     pub(crate) fn new(cx: &Arc<Context>, freshness: &Arc<Freshness>, redactor: &Arc<Redactor>) -> Self {
         let (cx, freshness, redactor) = (Arc::clone(cx), Arc::clone(freshness), Arc::clone(redactor));
-        Self { cx, freshness, redactor, compiled: CompiledFlags::default() }
+        Self { cx, freshness, redactor, cache: Arc::default() }
     }
 
     /// Evaluates a flag or all flags of a definition.
@@ -105,15 +113,17 @@ impl Flags {
     ) -> Result<FlagResponse, Refusal> {
         let FlagRequest { definition, flag, context, consistency } = request;
         let found = self.definition(principal, definition, consistency).await?;
-        let (set, redacted) = self.compiled(principal, &found).await?;
+        let (compiled, reservation) = self.compiled(principal, &found).await?;
+        let redacted = compiled.redacted.clone();
         let time_s = i64::try_from(crate::now().0 / 1_000_000).unwrap_or(i64::MAX);
+        let set = &compiled.set;
         let is_long =
             set.steps(flag, &context) > INLINE_STEPS_MAX || flag.is_none() && set.bytes() > INLINE_BYTES_MAX;
         let flag = flag.map(str::to_owned);
         let work = move |is_over: &dyn Fn() -> bool| match &flag {
-            None => (ofrep::all(&set, &context, time_s, is_over), None),
+            None => (ofrep::all(&compiled.set, &context, time_s, is_over), None),
             Some(key) => {
-                let evaluation = set.evaluate(key, &context, time_s);
+                let evaluation = compiled.set.evaluate(key, &context, time_s);
                 let failure = match evaluation.outcome {
                     Outcome::Failure { code, .. } => Some(code),
                     Outcome::Value { .. } | Outcome::CodeDefault { .. } => None,
@@ -132,9 +142,9 @@ impl Flags {
         };
         let body = body.map_err(|why| match why {
             NotAll::TooLarge => too_large("the evaluations are larger than a response may be"),
-            NotAll::Over => Refusal::Unavailable("the work was not done in time".into()),
+            NotAll::Over => late(),
         })?;
-        Ok(found.response(body, failure, redacted))
+        Ok(found.response(body, failure, redacted, reservation))
     }
 
     /// All flags of a definition as the one document that flagd fetches.
@@ -148,11 +158,12 @@ impl Flags {
         consistency: Consistency,
     ) -> Result<FlagResponse, Refusal> {
         let found = self.definition(principal, definition, consistency).await?;
+        let reservation = self.reserve(&found)?;
         let shown = self.shown(principal, &found).await?;
-        let (bytes, deadline) = (found.bytes(), self.cx.read_deadline());
+        let deadline = self.cx.read_deadline();
         let work = move || (sync::document(shown.texts()), shown.redacted);
-        let (body, redacted) = self.cx.work(bytes, Weight::Short, deadline, work).await?;
-        Ok(found.response(body, None, redacted))
+        let (body, redacted) = self.cx.work(found.bytes(), Weight::Short, deadline, work).await?;
+        Ok(found.response(body, None, redacted, reservation))
     }
 
     /// A definition that the principal may read, from a state that is as fresh as requested.
@@ -175,30 +186,49 @@ impl Flags {
                 "the flags have more than the {FLAGS_BYTES_MAX} bytes that are evaluated"
             )));
         }
-        let reservation = self.cx.memory_budget.reserve(Share::Callers, bytes)?;
-        Ok(FoundFlags { state, collection, reservation })
+        Ok(FoundFlags { state, collection })
     }
 
-    /// The compiled flags of a definition for a client, with the places that it is not shown.
+    /// The memory of a copy of the configs, or of a response.
+    fn reserve(&self, found: &FoundFlags) -> Result<Reservation, Refusal> {
+        self.cx.memory_budget.reserve(Share::Callers, found.collection.content_bytes())
+    }
+
+    /// The compiled flags of a definition for a client, and the memory that the request takes.
+    ///
+    /// # Errors
+    /// If they are not there in time, or too large for the memory that is left.
     async fn compiled(
         &self,
         principal: &Principal,
         found: &FoundFlags,
-    ) -> Result<(Arc<FlagSet>, RedactedPlaces), Refusal> {
+    ) -> Result<(Arc<CompiledFlags>, Reservation), Refusal> {
         let is_whole = super::redaction::may_see_all(principal, &found.collection);
-        let version = found.collection.version();
-        if is_whole && let Some(known) = self.compiled.find(version) {
-            return Ok((known, RedactedPlaces::default()));
+        let view = if is_whole { View::Whole } else { View::Redacted };
+        let (version, at, deadline) =
+            (found.collection.version(), found.state.revision(), self.cx.read_deadline());
+        if let Some(known) = self.cache.find(version, view) {
+            return Ok((known, self.reserve(found)?));
         }
+        // One compiles, the others wait. They hold no memory: it would keep the one from having enough.
+        let turn = self.cache.turn(version, view);
+        let turn = timeout_at(deadline, turn.lock_owned()).await.map_err(|_| late())?;
+        if let Some(known) = self.cache.find(version, view) {
+            return Ok((known, self.reserve(found)?));
+        }
+        let mut reservation = self.reserve(found)?;
         let shown = self.shown(principal, found).await?;
-        let work = move || (Arc::new(FlagSet::compile(shown.texts())), shown.redacted);
-        // Compiling takes longer than anything else that is done with a text.
-        let (bytes, deadline) = (found.bytes().saturating_mul(8), self.cx.read_deadline());
-        let (set, redacted) = self.cx.work(bytes, Weight::Short, deadline, work).await?;
-        if is_whole {
-            self.compiled.insert(version, &set);
-        }
-        Ok((set, redacted))
+        let (cache, content_bytes) = (Arc::clone(&self.cache), found.collection.content_bytes());
+        let work = move || {
+            // The turn ends with the work, even if the request is long gone: those who wait find the result.
+            let _turn = turn;
+            let compiled = Arc::new(CompiledFlags::compile(shown, &mut reservation)?);
+            if cache.insert(version, view, at, &compiled) {
+                reservation.set(content_bytes);
+            }
+            Ok((compiled, reservation))
+        };
+        self.cx.work(found.bytes_to_compile(), Weight::Short, deadline, work).await?
     }
 
     /// The configs as a client may see them.
@@ -224,11 +254,10 @@ impl Flags {
     }
 }
 
-/// A definition of flags, and what a response about it may take.
+/// A definition of flags.
 struct FoundFlags {
-    state: Arc<concord_state::State>,
+    state: Arc<State>,
     collection: Arc<Collection>,
-    reservation: Reservation,
 }
 
 impl FoundFlags {
@@ -236,9 +265,22 @@ impl FoundFlags {
         usize::try_from(self.collection.content_bytes()).unwrap_or(usize::MAX)
     }
 
-    fn response(self, body: Vec<u8>, failure: Option<ErrorCode>, redacted: RedactedPlaces) -> FlagResponse {
+    /// The bytes of a text that takes as long as compiling does: longer than anything else that is done with the text of
+    /// the flags. How often they refer to a shared rule is not known before.
+    fn bytes_to_compile(&self) -> usize {
+        let has_shared = self.collection.config(SHARED_KEY).is_some();
+        if has_shared { usize::MAX } else { self.bytes().saturating_mul(8) }
+    }
+
+    fn response(
+        self,
+        body: Vec<u8>,
+        failure: Option<ErrorCode>,
+        redacted: RedactedPlaces,
+        reservation: Reservation,
+    ) -> FlagResponse {
         let (revision, may_compress) = (self.state.revision(), !self.collection.may_have_secrets());
-        FlagResponse { body, failure, revision, redacted, may_compress, reservation: self.reservation }
+        FlagResponse { body, failure, revision, redacted, may_compress, reservation }
     }
 }
 
@@ -246,102 +288,25 @@ fn too_large(msg: &str) -> Refusal {
     Invalid::from(Violation::at(vec!["config_definition_key".into()], msg)).into()
 }
 
-/// The version of a definition with its configs.
-type Version = (Revision, Revision, u128);
-
-/// The compiled flags that were used last.
-#[derive(Debug, Default)]
-struct CompiledFlags {
-    cache: Mutex<FlagCache>,
-}
-
-#[derive(Debug, Default)]
-struct FlagCache {
-    /// By the id of the definition: only its newest version is needed.
-    by_definition: BTreeMap<Revision, CachedFlags>,
-    bytes: usize,
-    /// Counts the uses; the entry with the lowest number was used longest ago.
-    uses: u64,
-}
-
+/// The compiled flags of a version of a definition, as some clients see them.
 #[derive(Debug)]
-struct CachedFlags {
-    version: Version,
-    set: Arc<FlagSet>,
-    last_use: u64,
+struct CompiledFlags {
+    set: FlagSet,
+    /// What those clients do not see.
+    redacted: RedactedPlaces,
 }
 
 impl CompiledFlags {
-    fn lock(&self) -> MutexGuard<'_, FlagCache> {
-        // Nothing panics while it is held, except for lack of memory, and then all entries are complete.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    fn compile(shown: ShownConfigs, reservation: &mut Reservation) -> Result<Self, Refusal> {
+        let set = FlagSet::try_compile(shown.texts(), |bytes| reservation.grow(bytes as u64))?;
+        Ok(Self { set, redacted: shown.redacted })
     }
 
-    fn find(&self, version: Version) -> Option<Arc<FlagSet>> {
-        let mut cache = self.lock();
-        cache.uses += 1;
-        let uses = cache.uses;
-        let found = cache.by_definition.get_mut(&version.0).filter(|found| found.version == version)?;
-        found.last_use = uses;
-        Some(Arc::clone(&found.set))
-    }
-
-    fn insert(&self, version: Version, set: &Arc<FlagSet>) {
-        self.lock().insert(version, Arc::clone(set));
-    }
-}
-
-impl FlagCache {
-    fn insert(&mut self, version: Version, set: Arc<FlagSet>) {
-        let bytes = set.bytes();
-        self.remove(version.0);
-        while self.bytes.saturating_add(bytes) > CACHED_FLAGS_BYTES_MAX {
-            let oldest = self.by_definition.iter().min_by_key(|(_, kept)| kept.last_use).map(|(id, _)| *id);
-            // What is larger than all of it is not kept.
-            let Some(oldest) = oldest else { return };
-            self.remove(oldest);
-        }
-        self.uses += 1;
-        self.bytes += bytes;
-        self.by_definition.insert(version.0, CachedFlags { version, set, last_use: self.uses });
-    }
-
-    fn remove(&mut self, id: Revision) {
-        if let Some(kept) = self.by_definition.remove(&id) {
-            self.bytes -= kept.set.bytes();
-        }
+    /// The memory that they take, roughly.
+    const fn bytes(&self) -> usize {
+        self.set.bytes() + REDACTED_PLACES_BYTES_MAX
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn set(rules: usize) -> Arc<FlagSet> {
-        let flag = |n: usize| {
-            let rule = serde_json::json!({ "==": [{ "var": "x" }, "y".repeat(1 << 10)] });
-            let flag = serde_json::json!({ "state": "ENABLED", "variants": {}, "targeting": rule });
-            (format!("f{n}"), flag.to_string())
-        };
-        let flags: Vec<(String, String)> = (0..rules).map(flag).collect();
-        Arc::new(FlagSet::compile(flags.iter().map(|(key, data)| (key.as_str(), Some(data.as_str())))))
-    }
-
-    #[test]
-    fn the_cache_has_the_newest_version_and_is_bounded_by_bytes() {
-        let cache = CompiledFlags::default();
-        let one = set(1000);
-        let most = CACHED_FLAGS_BYTES_MAX / one.bytes();
-        assert!(most >= 2, "{most}");
-        cache.insert((1, 1, 1), &one);
-        cache.insert((1, 1, 2), &one);
-        assert!(cache.find((1, 1, 1)).is_none() && cache.find((1, 1, 2)).is_some());
-        for id in 2..=most as u64 + 1 {
-            assert!(cache.find((1, 1, 2)).is_some());
-            cache.insert((id, id, 1), &one);
-        }
-        assert!(cache.find((1, 1, 2)).is_some(), "it was used just now");
-        assert!(cache.find((2, 2, 1)).is_none(), "it was used longest ago");
-        assert!(cache.lock().bytes <= CACHED_FLAGS_BYTES_MAX);
-    }
-}
+mod tests;
