@@ -286,6 +286,12 @@ impl Code {
             Rejection::TooManyPersons => Self::TooManyPersons,
             Rejection::ChangeNotFound => Self::ChangeNotFound,
             Rejection::ChangeExists | Rejection::ChangeClosed => Self::ChangeClosed,
+            // No route begins a rollout yet: these get codes of their own with the routes.
+            Rejection::RolloutActive { .. }
+            | Rejection::TooManyRollouts
+            | Rejection::RolloutStage
+            | Rejection::RolloutWaits(_) => Self::Conflict,
+            Rejection::RolloutInvalid(_) => Self::ChangeInvalid,
             Rejection::ChangeHeld => Self::ChangeStale,
             Rejection::ChangeDigest => Self::ChangeDigest,
             Rejection::NotApproved { .. } | Rejection::EditionRejected => Self::NotApproved,

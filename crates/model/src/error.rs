@@ -17,9 +17,11 @@ use super::{
         CHANGE_DEFINITIONS_MAX, CHANGE_EDITION_BYTES_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX,
         EDITION_AGE_US_MAX, ENVIRONMENTS_MAX, GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX,
         OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX, PERSONS_MAX, REVERT_AFTER_S_MAX,
-        REVERT_BYTES_MAX, UNREVIEWED_BYPASSES_MAX,
+        REVERT_BYTES_MAX, ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX,
+        ROLLOUT_LABELS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX, ROLLOUTS_MAX, UNREVIEWED_BYPASSES_MAX,
     },
     record::Revision,
+    system::change::ChangeId,
     time::Timestamp,
 };
 
@@ -227,6 +229,77 @@ pub enum Rejection {
         /// The end of the freeze.
         until: Timestamp,
     },
+    /// A write of a config that is in a rollout, or of its definition; or an edit of the change request that rolls.
+    #[error(
+        "change request {change} is being rolled out and has this config: abort it first, or wait for its end"
+    )]
+    RolloutActive {
+        /// The change request.
+        change: ChangeId,
+    },
+    /// A rollout that can't be carried out.
+    #[error("{0}")]
+    RolloutInvalid(RolloutBound),
+    /// As many rollouts as run at once.
+    #[error("{ROLLOUTS_MAX} rollouts run, the limit: wait for the end of one")]
+    TooManyRollouts,
+    /// The change request is not being rolled out, or is at another stage.
+    #[error("the rollout is at another stage, or does not run: look at it again")]
+    RolloutStage,
+    /// The stage may not end yet.
+    #[error("{0}")]
+    RolloutWaits(RolloutWait),
+}
+
+/// Why a rollout can't be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum RolloutBound {
+    /// The number of its stages.
+    #[error("a rollout has 1 to {ROLLOUT_STAGES_MAX} stages")]
+    Stages,
+    /// A stage that adds no reader.
+    #[error(
+        "each stage adds readers: its share is above 0 and at most 100, and no earlier stage has all of its readers"
+    )]
+    EmptyStage,
+    /// Its times.
+    #[error(
+        "all stages together take at most {ROLLOUT_TIME_S_MAX} seconds, and `timeout_s` is 1 to {ROLLOUT_TIME_S_MAX}"
+    )]
+    Time,
+    /// The labels of a stage.
+    #[error(
+        "a stage names at most {ROLLOUT_LABELS_MAX} labels, each once, with 1 to {ROLLOUT_LABELS_MAX} values"
+    )]
+    Labels,
+    /// Its gates.
+    #[error(
+        "a rollout has at most {ROLLOUT_GATES_MAX} gates, each once, and `fresh_s` is 1 to {ROLLOUT_TIME_S_MAX}"
+    )]
+    Gates,
+    /// The number of its configs.
+    #[error("a rollout has 1 to {ROLLOUT_CONFIGS_MAX} configs, each once")]
+    Configs,
+    /// The bytes of its configs.
+    #[error("the configs of a rollout have at most {} MiB", ROLLOUT_CANDIDATE_BYTES_MAX >> 20)]
+    Bytes,
+    /// It does something else than update configs that exist.
+    #[error("a rollout updates configs that exist, and nothing else")]
+    NotUpdates,
+}
+
+/// What a stage waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum RolloutWait {
+    /// Its time.
+    #[error("the stage lasts until {0}")]
+    Time(Timestamp),
+    /// Readers that run well, readers that don't, or gates.
+    #[error("the stage lacks evidence")]
+    Evidence,
+    /// Somebody.
+    #[error("the rollout is paused")]
+    Paused,
 }
 
 /// Why it is not the time to apply a change request or to take it back.

@@ -178,6 +178,27 @@ pub const REVERT_AFTER_S_MAX: u32 = 7 * 24 * 60 * 60;
 pub const REVERT_BYTES_MAX: u64 = 1 << 20;
 /// Microseconds for which a person may take a change request back that the cluster does not take back: a day.
 pub const REVERT_BY_HAND_US: u64 = 24 * 60 * 60 * 1_000_000;
+
+// Rollouts. All fixed: the log decides by them.
+
+/// Rollouts that run at once. Each watch with a reader compares its view at each of their stages.
+pub const ROLLOUTS_MAX: usize = 64;
+/// Configs of one rollout: all of them are one record, and one event.
+pub const ROLLOUT_CONFIGS_MAX: usize = 64;
+/// Bytes of the configs of one rollout.
+pub const ROLLOUT_CANDIDATE_BYTES_MAX: u64 = 1 << 20;
+/// Stages of one rollout.
+pub const ROLLOUT_STAGES_MAX: usize = 10;
+/// Seconds of all stages of one rollout, and of each other time of its plan: a week.
+pub const ROLLOUT_TIME_S_MAX: u32 = 7 * 24 * 60 * 60;
+/// Labels of a reader, and labels and values of a stage.
+pub const ROLLOUT_LABELS_MAX: usize = 16;
+/// Bytes of the name or the value of a label.
+pub const LABEL_BYTES_MAX: usize = 255;
+/// Gates of one rollout.
+pub const ROLLOUT_GATES_MAX: usize = 16;
+/// Bytes of the name of a gate.
+pub const GATE_NAME_BYTES_MAX: usize = 64;
 /// Bytes of what persons may take back, with its records. It counts at least [`KEPT_BEFORE_BYTES_MIN`] each, and the oldest go for later
 /// ones: nobody's change request is rejected for it.
 pub const KEPT_BEFORE_BYTES_MAX: u64 = 16 << 20;

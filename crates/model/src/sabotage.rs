@@ -69,6 +69,9 @@
 //! | `armed-after-restore` | a restored or recovered cluster takes back what the one before was to take back |
 //! | `steps-not-touched` | an environment judges only the first operation of a batch |
 //! | `attested-by-one` | one person attests a key alone |
+//! | `stage-early` | a stage of a rollout ends before its time |
+//! | `stage-without-evidence` | a stage of a rollout ends without readers that run well |
+//! | `rollout-overwritten` | something else changes a config that is in a rollout |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |
 //!
 //! No version knows a feature level after the newest one. So that tests can still upgrade a cluster, a build with debug

@@ -182,6 +182,9 @@ impl StateBuilder {
         if let Some(name) = self.state.first_stray_content() {
             return Err(BuildError(format!("the content `{name}` is of no change request that needs it")));
         }
+        if let Some(name) = self.state.first_damaged_rollout() {
+            return Err(BuildError(format!("the rollout of the change request `{name}` is damaged")));
+        }
         if self.newest > revision {
             return Err(BuildError(format!("a record of revision {} in a state of {revision}", self.newest)));
         }

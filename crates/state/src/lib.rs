@@ -488,7 +488,8 @@ impl State {
 
     /// All system records, by kind.
     pub fn system_records(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
-        self.environments().chain(self.changes()).chain(self.change_contents()).chain(self.persons())
+        let of_changes = self.changes().chain(self.change_contents());
+        self.environments().chain(of_changes).chain(self.persons()).chain(self.rollouts())
     }
 
     /// The system record with this key.
@@ -499,6 +500,7 @@ impl State {
             SystemKind::Change => self.change_record(key.name.as_str()),
             SystemKind::Content => self.change_content_record(key.name.as_str()),
             SystemKind::Person => self.person_record(PersonId(key.name.as_str().parse().ok()?)),
+            SystemKind::Rollout => self.rollout_record(key.name.as_str()),
         }
     }
 

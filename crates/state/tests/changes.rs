@@ -423,7 +423,13 @@ impl Record {
                 ChangeAction::Schedule { .. }
                 | ChangeAction::Fail { .. }
                 | ChangeAction::FailRevert { .. }
-                | ChangeAction::Keep { .. },
+                | ChangeAction::Keep { .. }
+                | ChangeAction::CreateStaged(_)
+                | ChangeAction::EditStaged { .. }
+                | ChangeAction::BeginRollout { .. }
+                | ChangeAction::AdvanceRollout { .. }
+                | ChangeAction::PauseRollout { .. }
+                | ChangeAction::ResumeRollout { .. },
             ) => {}
         }
     }

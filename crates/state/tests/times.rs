@@ -594,6 +594,7 @@ impl Run {
             let is_right = match &change.phase {
                 Phase::Open => known.is_pending() && !known.is_held && !known.is_scheduled,
                 Phase::Scheduled { .. } => known.is_pending() && known.is_scheduled,
+                Phase::Rolling { .. } => false,
                 Phase::Held => known.is_pending() && known.is_held,
                 Phase::Applied { .. } => known.applied.is_some(),
                 Phase::Closed { .. } => known.is_ended,

@@ -99,7 +99,10 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => {
                 (StatusCode::PRECONDITION_FAILED, "precondition_failed")
             }
-            Rejection::RequestReused | Rejection::ChangeTooLarge(_) | Rejection::NotRevertible(_) => INVALID,
+            Rejection::RequestReused
+            | Rejection::ChangeTooLarge(_)
+            | Rejection::RolloutInvalid(_)
+            | Rejection::NotRevertible(_) => INVALID,
             Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
             Rejection::KeyNotFound
             | Rejection::EnvironmentNotFound
@@ -125,6 +128,10 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             | Rejection::ChangeNotDue(_)
             | Rejection::SenderEnded
             | Rejection::TooManyChanges(_)
+            | Rejection::RolloutActive { .. }
+            | Rejection::TooManyRollouts
+            | Rejection::RolloutStage
+            | Rejection::RolloutWaits(_)
             | Rejection::TooManyPersons => (StatusCode::CONFLICT, "conflict_error"),
             Rejection::KeyNotAttested | Rejection::OwnKey | Rejection::OwnChange | Rejection::NotApprover => {
                 (StatusCode::FORBIDDEN, "forbidden_error")

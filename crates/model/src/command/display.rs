@@ -38,6 +38,12 @@ impl fmt::Display for SystemCommand {
                     ChangeAction::Fail { .. } => "fail",
                     ChangeAction::FailRevert { .. } => "fail the revert of",
                     ChangeAction::Keep { .. } => "keep what was changed by",
+                    ChangeAction::CreateStaged(_) => "create in stages",
+                    ChangeAction::EditStaged { .. } => "edit in stages",
+                    ChangeAction::BeginRollout { .. } => "begin the rollout of",
+                    ChangeAction::AdvanceRollout { .. } => "end a stage of",
+                    ChangeAction::PauseRollout { .. } => "pause the rollout of",
+                    ChangeAction::ResumeRollout { .. } => "resume the rollout of",
                 };
                 write!(f, "{verb} change request {id}")
             }

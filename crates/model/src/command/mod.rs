@@ -25,7 +25,7 @@ use super::{
     audit::AnchoredLog,
     encoding,
     error::Rejection,
-    feature::{LEVEL_MIN, level_max},
+    feature::{LEVEL_MIN, ROLLOUTS, level_max},
     flat::decode_without,
     key::Key,
     record::{DeletedId, IndexEntries, Revision},
@@ -34,6 +34,7 @@ use super::{
         change::{ChangeDigest, ChangeId, Failure, NewEdition, NewVote},
         environment::{Environment, EnvironmentName},
         person::PersonLabel,
+        rollout::{Candidate, Evidence, StagedEdition},
     },
     time::Timestamp,
 };
@@ -286,9 +287,79 @@ pub enum ChangeAction {
         /// Why.
         comment: String,
     },
+    /// Creates one that is released in stages.
+    CreateStaged(Box<StagedEdition>),
+    /// Replaces its edition by one that is released in stages. All approvals end.
+    EditStaged {
+        /// As of [`Self::Edit`].
+        after: u32,
+        /// The precondition.
+        expect: Expect,
+        /// The edition.
+        edition: Box<StagedEdition>,
+    },
+    /// Begins its rollout. If a record that it replaces is another one by then, the verdict is [`Verdict::Stale`].
+    BeginRollout {
+        /// The current edition.
+        edition: u32,
+        /// Its digest.
+        digest: ChangeDigest,
+        /// What its configs will be, as the digest has them.
+        candidates: Vec<Candidate>,
+    },
+    /// Ends a stage.
+    AdvanceRollout {
+        /// Which one.
+        at: RolloutStage,
+        /// By what evidence.
+        evidence: Evidence,
+    },
+    /// Lets its rollout wait for somebody.
+    PauseRollout {
+        /// At which stage.
+        at: RolloutStage,
+        /// Why.
+        comment: String,
+    },
+    /// Lets its rollout go on. The time of its stage begins again.
+    ResumeRollout {
+        /// At which stage.
+        at: RolloutStage,
+    },
+}
+
+/// A stage of a rollout, as the author of an action has seen it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutStage {
+    /// The edition.
+    pub edition: u32,
+    /// The stages that have ended.
+    pub passed: u32,
+    /// Since when the present stage lasts, or goes on after a pause.
+    pub since: Timestamp,
 }
 
 impl ChangeAction {
+    /// The feature level that a node must know to apply it.
+    fn feature_level(&self) -> u32 {
+        match self {
+            Self::Create(_)
+            | Self::Edit { .. }
+            | Self::Vote(_)
+            | Self::Withdraw { .. }
+            | Self::Schedule { .. }
+            | Self::Fail { .. }
+            | Self::FailRevert { .. }
+            | Self::Keep { .. } => LEVEL_MIN,
+            Self::CreateStaged(_)
+            | Self::EditStaged { .. }
+            | Self::BeginRollout { .. }
+            | Self::AdvanceRollout { .. }
+            | Self::PauseRollout { .. }
+            | Self::ResumeRollout { .. } => ROLLOUTS,
+        }
+    }
+
     /// Whether the cluster does it itself, in nobody's name.
     fn is_of_the_cluster(&self) -> bool {
         match self {
@@ -298,7 +369,13 @@ impl ChangeAction {
             | Self::Vote(_)
             | Self::Withdraw { .. }
             | Self::Schedule { .. }
-            | Self::Keep { .. } => false,
+            | Self::Keep { .. }
+            | Self::CreateStaged(_)
+            | Self::EditStaged { .. }
+            | Self::BeginRollout { .. }
+            | Self::AdvanceRollout { .. }
+            | Self::PauseRollout { .. }
+            | Self::ResumeRollout { .. } => false,
         }
     }
 }
@@ -476,6 +553,17 @@ impl SystemCommand {
         }
     }
 
+    /// The feature level that a node must know to apply it.
+    fn feature_level(&self) -> u32 {
+        match self {
+            Self::Change { action, .. } => action.feature_level(),
+            Self::PutEnvironment { .. }
+            | Self::DeleteEnvironment { .. }
+            | Self::SweepChanges { .. }
+            | Self::HoldChanges => LEVEL_MIN,
+        }
+    }
+
     /// Whether the cluster proposes it itself, in nobody's name.
     fn is_of_the_cluster(&self) -> bool {
         match self {
@@ -507,10 +595,32 @@ impl Command {
             | Self::SetProtection { .. }
             | Self::SkipRevisions { .. }
             | Self::Audit(_)
-            | Self::System(_)
             | Self::Access(_) => LEVEL_MIN,
+            Self::System(command) => command.feature_level(),
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),
+        }
+    }
+
+    /// Whether the cluster may propose it itself, as a person may: a step of a rollout.
+    #[must_use]
+    pub fn is_rollout_step(&self) -> bool {
+        let Self::System(SystemCommand::Change { action, .. }) = self else { return false };
+        match action {
+            ChangeAction::BeginRollout { .. }
+            | ChangeAction::AdvanceRollout { .. }
+            | ChangeAction::PauseRollout { .. } => true,
+            ChangeAction::Create(_)
+            | ChangeAction::Edit { .. }
+            | ChangeAction::Vote(_)
+            | ChangeAction::Withdraw { .. }
+            | ChangeAction::Schedule { .. }
+            | ChangeAction::Fail { .. }
+            | ChangeAction::FailRevert { .. }
+            | ChangeAction::Keep { .. }
+            | ChangeAction::CreateStaged(_)
+            | ChangeAction::EditStaged { .. }
+            | ChangeAction::ResumeRollout { .. } => false,
         }
     }
 
@@ -778,6 +888,21 @@ impl Command {
         }) = self
         {
             return STEP_HEAD_BYTES + edition.operations.len() + edition.text.len();
+        }
+        if let Self::System(SystemCommand::Change {
+            action: ChangeAction::CreateStaged(staged) | ChangeAction::EditStaged { edition: staged, .. },
+            ..
+        }) = self
+        {
+            return STEP_HEAD_BYTES + staged.edition.operations.len() + staged.edition.text.len();
+        }
+        if let Self::System(SystemCommand::Change {
+            action: ChangeAction::BeginRollout { candidates, .. },
+            ..
+        }) = self
+        {
+            let of = |one: &Candidate| STEP_HEAD_BYTES + one.key.as_str().len() + one.data.len();
+            return candidates.iter().map(of).sum();
         }
         0
     }

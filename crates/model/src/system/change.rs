@@ -299,6 +299,15 @@ pub enum Phase {
         /// When they did.
         at: Timestamp,
     },
+    /// It is released in stages (`rollout.rs`), and applied after the last one. Since level 2.
+    Rolling {
+        /// Who has begun it; `None` when the cluster did.
+        by: Option<Party>,
+        /// When.
+        at: Timestamp,
+        /// Who left it to the cluster to begin it in its window.
+        scheduled_by: Option<Party>,
+    },
 }
 
 /// Who has taken a change request back.
@@ -470,17 +479,24 @@ impl Change {
     #[must_use]
     pub fn is_pending(&self) -> bool {
         match self.phase {
-            Phase::Open | Phase::Scheduled { .. } | Phase::Held => true,
+            Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } | Phase::Held => true,
             Phase::Applied { .. } | Phase::Closed { .. } => false,
         }
     }
 
-    /// When it expires, while it is pending: its edition is too old, or its window is over.
+    /// Whether it is being released in stages.
+    #[must_use]
+    pub fn is_rolling(&self) -> bool {
+        matches!(self.phase, Phase::Rolling { .. })
+    }
+
+    /// When it expires, while it is pending: its edition is too old, or its window is over. A rollout that has begun doesn't.
     #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
         let too_old = Timestamp(self.edition.sent_at.0.saturating_add(EDITION_AGE_US_MAX));
         let over = self.edition.timing.window.map_or(too_old, |window| window.not_after);
-        self.is_pending().then(|| too_old.min(over))
+        let may_expire = self.is_pending() && !self.is_rolling();
+        may_expire.then(|| too_old.min(over))
     }
 
     /// The name of the record that has its content, while there is one.
@@ -558,7 +574,11 @@ impl Change {
         let votes: usize = self.votes.iter().map(|vote| vote.comment.len()).sum();
         let comment = match &self.phase {
             Phase::Closed { comment, .. } => comment.len(),
-            Phase::Open | Phase::Scheduled { .. } | Phase::Held | Phase::Applied { .. } => 0,
+            Phase::Open
+            | Phase::Scheduled { .. }
+            | Phase::Rolling { .. }
+            | Phase::Held
+            | Phase::Applied { .. } => 0,
         };
         let failure = self.failure().map_or(0, |(_, failure)| failure.code.len() + failure.text.len());
         let kept = if let Some(Revert::Ended { comment, .. }) = &self.revert { comment.len() } else { 0 };
@@ -585,7 +605,7 @@ impl Change {
     #[must_use]
     pub fn ended_at(&self) -> Option<Timestamp> {
         match &self.phase {
-            Phase::Open | Phase::Scheduled { .. } | Phase::Held => None,
+            Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } | Phase::Held => None,
             Phase::Applied { at, .. } | Phase::Closed { at, .. } => Some(*at),
         }
     }

@@ -6,6 +6,7 @@
 //! | environments and their freezes | [`environment`] |
 //! | change requests, approvals and contents | [`change`] |
 //! | persons and their labels | [`person`] |
+//! | rollouts: stages and candidates | [`rollout`] |
 //!
 //! What the log decides by is typed ([`SystemBody`]). The rest is text that only clients and the console read.
 //!
@@ -14,6 +15,7 @@
 pub mod change;
 pub mod environment;
 pub mod person;
+pub mod rollout;
 
 use std::{fmt, sync::Arc};
 
@@ -23,9 +25,9 @@ use super::{encoding, key::Key, record::Revision, time::Timestamp};
 use change::{Change, Content};
 use environment::Environment;
 use person::Person;
+use rollout::Rollout;
 
-/// The kind of a system record. Its number is that of the variant of [`SystemBody`], and a part of stored keys. The next
-/// number, 4, is reserved for layers.
+/// The kind of a system record. Its number is that of the variant of [`SystemBody`], and a part of stored keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SystemKind {
@@ -37,6 +39,8 @@ pub enum SystemKind {
     Content = 2,
     /// [`Person`].
     Person = 3,
+    /// [`Rollout`].
+    Rollout = 4,
 }
 
 /// The key of a system record. Records ascend by kind, then by name.
@@ -55,6 +59,7 @@ impl fmt::Display for SystemKey {
             SystemKind::Change => "change request",
             SystemKind::Content => "content of a change request",
             SystemKind::Person => "person",
+            SystemKind::Rollout => "rollout",
         };
         write!(f, "{kind} `{}`", self.name)
     }
@@ -71,6 +76,8 @@ pub enum SystemBody {
     Content(Content),
     /// A person. The name of its record is its id.
     Person(Person),
+    /// A rollout. The name of its record is the id of its change request. Since level 2.
+    Rollout(Box<Rollout>),
 }
 
 /// A system record as it is stored.
@@ -100,6 +107,7 @@ impl SystemRecord {
             SystemBody::Change(_) => SystemKind::Change,
             SystemBody::Content(_) => SystemKind::Content,
             SystemBody::Person(_) => SystemKind::Person,
+            SystemBody::Rollout(_) => SystemKind::Rollout,
         };
         SystemKey { kind, name: self.name.clone() }
     }
@@ -109,7 +117,10 @@ impl SystemRecord {
     pub fn environment(&self) -> Option<&Environment> {
         match &self.body {
             SystemBody::Environment(environment) => Some(environment),
-            SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Person(_) => None,
+            SystemBody::Change(_)
+            | SystemBody::Content(_)
+            | SystemBody::Person(_)
+            | SystemBody::Rollout(_) => None,
         }
     }
 
@@ -118,7 +129,10 @@ impl SystemRecord {
     pub fn change(&self) -> Option<&Change> {
         match &self.body {
             SystemBody::Change(change) => Some(change),
-            SystemBody::Environment(_) | SystemBody::Content(_) | SystemBody::Person(_) => None,
+            SystemBody::Environment(_)
+            | SystemBody::Content(_)
+            | SystemBody::Person(_)
+            | SystemBody::Rollout(_) => None,
         }
     }
 
@@ -127,7 +141,10 @@ impl SystemRecord {
     pub fn content(&self) -> Option<&Content> {
         match &self.body {
             SystemBody::Content(content) => Some(content),
-            SystemBody::Environment(_) | SystemBody::Change(_) | SystemBody::Person(_) => None,
+            SystemBody::Environment(_)
+            | SystemBody::Change(_)
+            | SystemBody::Person(_)
+            | SystemBody::Rollout(_) => None,
         }
     }
 
@@ -136,7 +153,22 @@ impl SystemRecord {
     pub fn person(&self) -> Option<&Person> {
         match &self.body {
             SystemBody::Person(person) => Some(person),
-            SystemBody::Environment(_) | SystemBody::Change(_) | SystemBody::Content(_) => None,
+            SystemBody::Environment(_)
+            | SystemBody::Change(_)
+            | SystemBody::Content(_)
+            | SystemBody::Rollout(_) => None,
+        }
+    }
+
+    /// The rollout that it is; `None` for another record.
+    #[must_use]
+    pub fn rollout(&self) -> Option<&Rollout> {
+        match &self.body {
+            SystemBody::Rollout(rollout) => Some(rollout),
+            SystemBody::Environment(_)
+            | SystemBody::Change(_)
+            | SystemBody::Content(_)
+            | SystemBody::Person(_) => None,
         }
     }
 
@@ -148,6 +180,7 @@ impl SystemRecord {
             SystemBody::Change(change) => change.bytes(),
             SystemBody::Content(content) => content.bytes(),
             SystemBody::Person(person) => person.label.as_str().len(),
+            SystemBody::Rollout(rollout) => rollout.bytes(),
         };
         (size_of::<Self>() + self.text.len() + body) as u64
     }

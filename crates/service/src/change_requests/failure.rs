@@ -80,6 +80,9 @@ fn next_of_rejection(rejection: &Rejection) -> Next {
         // A freeze, or a limit.
         Rejection::EnvironmentFrozen { .. }
         | Rejection::FreezeLeft { .. }
+        | Rejection::RolloutActive { .. }
+        | Rejection::TooManyRollouts
+        | Rejection::RolloutWaits(_)
         | Rejection::QuotaExceeded { .. }
         | Rejection::TooManyKeys
         | Rejection::TooManyEnvironments
@@ -93,11 +96,13 @@ fn next_of_rejection(rejection: &Rejection) -> Next {
         | Rejection::ChangeExists
         | Rejection::ChangeClosed
         | Rejection::ChangeHeld
+        | Rejection::RolloutStage
         | Rejection::ChangeNotDue(NotDue::After(_) | NotDue::NoSchedule)
         | Rejection::NotRevertible(_) => Next::Gone,
         Rejection::SenderEnded | Rejection::KeyEnded | Rejection::RootDisabled => never(AUTHOR_ENDED, &text),
         Rejection::NotApproved { .. } | Rejection::EditionRejected => never("not_approved", &text),
         Rejection::ChangeDigest => never("change_digest", &text),
+        Rejection::RolloutInvalid(_) => never("change_invalid", &text),
         Rejection::InBatch { index, rejection } => match next_of_rejection(rejection) {
             Next::Never(failure) => never(&failure.code, &format!("operation {index}: {}", failure.text)),
             next @ (Next::Later | Next::Gone) => next,

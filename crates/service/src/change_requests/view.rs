@@ -224,6 +224,7 @@ pub(super) fn phase_name(phase: &Phase) -> &'static str {
     match phase {
         Phase::Open => "open",
         Phase::Scheduled { .. } => "scheduled",
+        Phase::Rolling { .. } => "rolling",
         Phase::Held => "held",
         Phase::Applied { .. } => "applied",
         Phase::Closed { .. } => "closed",
@@ -305,7 +306,11 @@ pub(super) fn of(
     let (applied, closed) = ended(&change.phase, &party);
     let scheduled = match &change.phase {
         Phase::Scheduled { by, at } => Some(ScheduledView { at: *at, by: party(by) }),
-        Phase::Open | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => None,
+        Phase::Open
+        | Phase::Rolling { .. }
+        | Phase::Held
+        | Phase::Applied { .. }
+        | Phase::Closed { .. } => None,
     };
     let mut revert = change.revert.as_ref().map(|revert| revert_view(revert, &party));
     if let (Some(revert), Some(content)) = (&mut revert, state.change_before(found.id())) {
@@ -379,7 +384,7 @@ fn votes(state: &State, change: &Change, party: &impl Fn(&Party) -> PartyView) -
 /// How it was applied, or how it ended otherwise.
 fn ended(phase: &Phase, party: &impl Fn(&Party) -> PartyView) -> (Option<AppliedView>, Option<ClosedView>) {
     match phase {
-        Phase::Open | Phase::Scheduled { .. } | Phase::Held => (None, None),
+        Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } | Phase::Held => (None, None),
         Phase::Applied { revision, at, by, with, scheduled_by } => {
             let approved_by = match with {
                 AppliedWith::Approvals(all) => all.iter().map(party).collect(),

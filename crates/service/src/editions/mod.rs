@@ -207,6 +207,7 @@ impl FoundChange<'_> {
     pub(crate) fn scheduler(&self) -> Option<&Party> {
         match &self.change.phase {
             Phase::Scheduled { by, .. } => Some(by),
+            Phase::Rolling { scheduled_by, .. } => scheduled_by.as_ref(),
             Phase::Open | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => None,
         }
     }

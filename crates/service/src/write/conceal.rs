@@ -119,6 +119,11 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::ChangeRequired { .. }
         | Rejection::EnvironmentFrozen { .. }
         | Rejection::FreezeLeft { .. }
+        | Rejection::RolloutActive { .. }
+        | Rejection::RolloutInvalid(_)
+        | Rejection::TooManyRollouts
+        | Rejection::RolloutStage
+        | Rejection::RolloutWaits(_)
         | Rejection::EnvironmentNotFound
         | Rejection::TooManyEnvironments
         | Rejection::NotAttestable(_)

@@ -95,6 +95,8 @@ impl State {
         let author = match &proposal.author {
             Author::Key(author) => author,
             Author::Root if self.root_disabled => return rejected(Rejection::RootDisabled),
+            // Which rollouts it begins and lets go on is decided with them.
+            Author::Cluster if proposal.command.is_rollout_step() => return None,
             // Which change requests the cluster applies and takes back is decided with their source.
             Author::Cluster if matches!(proposal.source(), Source::Change(_) | Source::Revert(_)) => {
                 return None;

@@ -165,7 +165,14 @@ impl State {
         if let ChangeAction::Schedule { edition, digest } = action {
             return self.is_schedule_stale(id, (*edition, digest));
         }
-        let ChangeAction::Edit { after, expect, .. } = action else { return false };
+        if let ChangeAction::BeginRollout { edition, digest, .. } = action {
+            return self.is_schedule_stale(id, (*edition, digest));
+        }
+        let (ChangeAction::Edit { after, expect, .. } | ChangeAction::EditStaged { after, expect, .. }) =
+            action
+        else {
+            return false;
+        };
         let Some(record) = self.change_record(id.as_str()) else { return false };
         let read = matches!(expect, Expect::Read(read) if *read != Some(record.revision));
         // One that has ended is rejected, whatever its edition.
@@ -188,9 +195,35 @@ impl State {
         if let ChangeAction::FailRevert { edition, failure } = action {
             return self.fail_revert(context, (*edition, failure), edits);
         }
+        if let ChangeAction::BeginRollout { edition, digest, candidates } = action {
+            return self.begin_rollout(context, (*edition, digest), candidates, edits);
+        }
+        if let ChangeAction::AdvanceRollout { at, evidence } = action {
+            return self.advance_rollout(context, *at, *evidence, edits);
+        }
+        if let ChangeAction::PauseRollout { at, comment } = action {
+            return self.pause_rollout(context, *at, comment, edits);
+        }
         let by = self.party(&proposal.author).ok_or(Rejection::Unauthored)?;
         let done = match action {
-            ChangeAction::Fail { .. } | ChangeAction::FailRevert { .. } => return Err(Rejection::Unauthored),
+            ChangeAction::Fail { .. }
+            | ChangeAction::FailRevert { .. }
+            | ChangeAction::BeginRollout { .. }
+            | ChangeAction::AdvanceRollout { .. }
+            | ChangeAction::PauseRollout { .. } => return Err(Rejection::Unauthored),
+            ChangeAction::ResumeRollout { at } => return self.resume_rollout(context, *at, edits),
+            ChangeAction::CreateStaged(staged) => {
+                staged.plan.check().map_err(Rejection::RolloutInvalid)?;
+                let done = self.create_change(context, &by, &staged.edition, edits)?;
+                self.plan_rollout(context, (1, &staged.plan), edits);
+                done
+            }
+            ChangeAction::EditStaged { after, expect, edition: staged } => {
+                staged.plan.check().map_err(Rejection::RolloutInvalid)?;
+                let done = self.edit_change(context, &by, (*expect, &staged.edition), edits)?;
+                self.plan_rollout(context, (after.saturating_add(1), &staged.plan), edits);
+                done
+            }
             ChangeAction::Schedule { edition, digest } => {
                 self.schedule_change(context, by, (*edition, digest), edits)?
             }
@@ -267,6 +300,9 @@ impl State {
         if !change.is_pending() {
             return Err(Rejection::ChangeClosed);
         }
+        if change.is_rolling() {
+            return Err(Rejection::RolloutActive { change: context.id.clone() });
+        }
         let reverting = expect_edition(self, context.entry.at, edition)?;
         let mut sent = context.edition(change.edition.number.saturating_add(1), by, edition, reverting);
         // Who sent an earlier one may be anybody: nobody makes up for that by sending the same again.
@@ -306,7 +342,10 @@ impl State {
         let before = self.expect_change(context.id)?;
         let change = before.change().ok_or(Rejection::ChangeNotFound)?;
         match (vote.opinion, &change.phase) {
-            (Opinion::Approval | Opinion::Rejection, Phase::Open | Phase::Scheduled { .. }) => {}
+            (
+                Opinion::Approval | Opinion::Rejection,
+                Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. },
+            ) => {}
             (Opinion::Approval | Opinion::Rejection, Phase::Held) => return Err(Rejection::ChangeHeld),
             (Opinion::Approval | Opinion::Rejection, Phase::Applied { .. } | Phase::Closed { .. }) => {
                 return Err(Rejection::ChangeClosed);
@@ -426,7 +465,9 @@ impl State {
         self.drop_surplus(None, CHANGES_SWEPT_PER_ENTRY_MAX, edits);
     }
 
+    /// Drops the content of a change request, and its rollout.
     pub(super) fn drop_content(&mut self, of: &SystemRecord, edits: &mut Vec<Edit>) {
+        self.drop_rollout(&of.name, edits);
         if let Some(content) = self.content_of(of).cloned() {
             self.put_system_record(Some(content), None, edits);
         }
@@ -518,6 +559,7 @@ impl State {
             let reason = CloseReason::Restored;
             let phase = Phase::Closed { reason, at: context.at, by: None, comment: String::new() };
             let after = succeeding(&before, Change { phase, ..change.clone() }, context);
+            self.drop_rollout(&before.name, edits);
             self.put_change(Some(before), Some(after), edits);
         }
     }
@@ -531,6 +573,7 @@ impl State {
     /// takes none back that is armed.
     pub(crate) fn hold_changes(&mut self, context: EntryContext, edits: &mut Vec<Edit>) {
         self.hold_reverts(context, edits);
+        self.hold_rollouts(context, edits);
         let open = |record: &&Arc<SystemRecord>| {
             record.change().is_some_and(|change| change.is_pending() && change.phase != Phase::Held)
         };

@@ -7,6 +7,7 @@
 //! | `time` | schedules and fails; what the cluster is to do now |
 //! | `source` | decides whether a change request or a bypass may change what it changes, and makes its record |
 //! | `revert` | what the configs were before, and whether a change request may be taken back |
+//! | `rollout` | release in stages: begin, go on, pause; what a reader sees |
 //!
 //! The service asks the same functions before it proposes. What counts is the decision here, by the records right before
 //! the entry.
@@ -19,6 +20,7 @@
 mod decide;
 pub(crate) mod records;
 mod revert;
+pub mod rollout;
 mod source;
 #[cfg(test)]
 mod tests;

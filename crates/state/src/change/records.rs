@@ -27,6 +27,7 @@ use concord_model::{
         },
         environment::{DEFAULT_ENVIRONMENT, environment_name},
         person::PersonId,
+        rollout::Rollout,
     },
     time::Timestamp,
 };
@@ -147,6 +148,12 @@ pub(crate) struct ChangeRecords {
     ended: Tree<Filed<(Timestamp, Key)>>,
     /// The contents that have what configs were before, by each definition that they need.
     before_by_definition: Tree<Filed<(u64, Key)>>,
+    /// The rollouts by the id of their change request.
+    rollouts: Tree<ByKey<Arc<SystemRecord>>>,
+    /// The ids of those that run.
+    running: Tree<Filed<Key>>,
+    /// The configs that are in a rollout, by the id of their definition and their key, each with the id of the change request.
+    in_rollout: Tree<Filed<((u64, Key), Key)>>,
     /// All, by each person that they name.
     by_person: Tree<Filed<(PersonId, Key)>>,
 }
@@ -189,6 +196,7 @@ pub(super) fn persons(change: &Change) -> BTreeSet<PersonId> {
     let ended: (Option<&Party>, Option<&Party>, &[Party]) = match phase {
         Phase::Open | Phase::Held => (None, None, &[]),
         Phase::Scheduled { by, .. } => (Some(by), None, &[]),
+        Phase::Rolling { by, scheduled_by, .. } => (by.as_ref(), scheduled_by.as_ref(), &[]),
         Phase::Applied { by, with, scheduled_by, .. } => {
             let approvers: &[Party] = match with {
                 AppliedWith::Approvals(approvers) => approvers,
@@ -378,6 +386,10 @@ impl ChangeRecords {
                 self.file_before(&record.name, content, true);
                 self.contents.insert(ByKey::new(record));
             }
+            SystemBody::Rollout(rollout) => {
+                self.file_rollout(&record.name, rollout, true);
+                self.rollouts.insert(ByKey::new(record));
+            }
             SystemBody::Environment(_) | SystemBody::Person(_) => {}
         }
     }
@@ -393,8 +405,52 @@ impl ChangeRecords {
                 self.file_before(&record.name, content, false);
                 self.contents.remove(record.name.as_str());
             }
+            SystemBody::Rollout(rollout) => {
+                self.file_rollout(&record.name, rollout, false);
+                self.rollouts.remove(record.name.as_str());
+            }
             SystemBody::Environment(_) | SystemBody::Person(_) => {}
         }
+    }
+
+    /// Adds a rollout to the orders that it belongs to, or removes it from them.
+    fn file_rollout(&mut self, id: &Key, rollout: &Rollout, is_in: bool) {
+        if rollout.is_running() {
+            place(&mut self.running, id.clone(), 0, is_in);
+        }
+        for candidate in &rollout.candidates {
+            let config = (candidate.definition, candidate.key.clone());
+            place(&mut self.in_rollout, (config, id.clone()), 0, is_in);
+        }
+    }
+
+    pub(super) fn rollout(&self, id: &str) -> Option<&Arc<SystemRecord>> {
+        self.rollouts.get(id).map(|found| &found.record)
+    }
+
+    pub(super) fn rollouts(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
+        self.rollouts.from(0).map(|found| &found.record)
+    }
+
+    /// The ids of the rollouts that run.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Key> {
+        self.running.from(0).map(|place| &place.key)
+    }
+
+    pub(super) fn running_count(&self) -> u64 {
+        self.running.len()
+    }
+
+    /// The change request whose rollout has a config, or with `None` any config of the definition.
+    pub(super) fn rollout_with(&self, definition: u64, key: Option<&Key>) -> Option<&Key> {
+        if self.in_rollout.is_empty() {
+            return None;
+        }
+        let is_before = |((of, config), _): &((u64, Key), Key)| {
+            (*of, Some(config)) < (definition, key) || (*of < definition && key.is_none())
+        };
+        let ((of, config), change) = &self.in_rollout.at(self.in_rollout.rank(is_before))?.key;
+        (*of == definition && key.is_none_or(|key| key == config)).then_some(change)
     }
 
     /// The same for what configs were before.
@@ -449,7 +505,11 @@ impl ChangeRecords {
                 place(&mut self.unasked, (environments, at, id), 0, is_in);
             }
             (
-                Phase::Open | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. },
+                Phase::Open
+                | Phase::Rolling { .. }
+                | Phase::Held
+                | Phase::Applied { .. }
+                | Phase::Closed { .. },
                 ApplyMode::Manual | ApplyMode::WhenApproved,
             ) => {}
         }

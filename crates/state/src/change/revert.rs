@@ -325,7 +325,7 @@ impl State {
         let change = record.change().ok_or(Rejection::ChangeNotFound)?;
         let over = || Rejection::NotRevertible(NotRevertible::Over);
         let approvers = match &change.phase {
-            Phase::Open | Phase::Scheduled { .. } | Phase::Held => {
+            Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } | Phase::Held => {
                 return Err(Rejection::NotRevertible(NotRevertible::NotApplied));
             }
             Phase::Closed { .. } => return Err(Rejection::ChangeClosed),
@@ -419,7 +419,7 @@ impl State {
         let approvers = match &change.phase {
             Phase::Applied { with: AppliedWith::Approvals(approvers), .. } => &approvers[..],
             Phase::Applied { with: AppliedWith::Bypass, .. } => &[],
-            Phase::Open | Phase::Scheduled { .. } | Phase::Held => {
+            Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } | Phase::Held => {
                 return Err(Rejection::NotRevertible(NotRevertible::NotApplied));
             }
             Phase::Closed { .. } => return Err(Rejection::ChangeClosed),

@@ -31,7 +31,7 @@ use concord_model::{
     sabotage,
     system::{
         SystemBody, SystemRecord,
-        change::{AppliedWith, Change, ChangeId, Content, Edition, Phase, Scope, Timing},
+        change::{AppliedWith, Change, ChangeDigest, ChangeId, Content, Edition, Phase, Scope, Timing},
         environment::DEFAULT_ENVIRONMENT,
     },
     time::Timestamp,
@@ -86,6 +86,10 @@ impl State {
         proposal: &Proposal,
     ) -> Result<RecordToMake, Rejection> {
         let Proposal { command, author, .. } = proposal;
+        let own = if let Source::Change(of) = proposal.source() { Some(&of.id) } else { None };
+        if let Some(rejection) = self.refused_by_rollout(command, own) {
+            return Err(rejection);
+        }
         match proposal.source() {
             Source::Direct => match self.refused_by_environment(at, command) {
                 Some(rejection) => Err(rejection),
@@ -126,14 +130,10 @@ impl State {
     ) -> Result<Arc<SystemRecord>, Rejection> {
         let record = self.change_record(of.id.as_str()).ok_or(Rejection::ChangeNotFound)?;
         let change = record.change().ok_or(Rejection::ChangeNotFound)?;
-        match &change.phase {
-            Phase::Open | Phase::Scheduled { .. } => {}
-            Phase::Held => return Err(Rejection::ChangeHeld),
-            Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed),
-        }
-        let Edition { number, digest, scope, timing, .. } = &change.edition;
-        let is_current = (of.edition, &of.digest) == (*number, digest);
-        if !is_current || !is_within(command, scope) {
+        let Edition { scope, timing, .. } = &change.edition;
+        self.expect_rolled_out(&of.id, author)?;
+        self.expect_to_apply(change, (of.edition, &of.digest))?;
+        if !is_within(command, scope) {
             return Err(Rejection::ChangeDigest);
         }
         if timing.revert_after_s.is_some() {
@@ -143,6 +143,35 @@ impl State {
                 return Err(Rejection::ChangeDigest);
             }
         }
+        let time = ChangeTime::of(at, command);
+        self.expect_due(change, author, time)?;
+        self.frozen_scope(time, command, scope).map_or(Ok(()), Err)?;
+        Ok(Arc::clone(record))
+    }
+
+    /// Rejects an edition that is not the one to be applied.
+    pub(super) fn expect_to_apply(
+        &self,
+        change: &Change,
+        (edition, digest): (u32, &ChangeDigest),
+    ) -> Result<(), Rejection> {
+        match &change.phase {
+            Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } => {}
+            Phase::Held => return Err(Rejection::ChangeHeld),
+            Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed),
+        }
+        let is_current = (edition, digest) == (change.edition.number, &change.edition.digest);
+        if is_current { Ok(()) } else { Err(Rejection::ChangeDigest) }
+    }
+
+    /// Rejects a change request that its author may not apply yet: it lacks an approval, or it is not the time. The window of
+    /// one that rolls was that of its beginning.
+    pub(super) fn expect_due(
+        &self,
+        change: &Change,
+        author: &Author,
+        time: ChangeTime,
+    ) -> Result<(), Rejection> {
         if *author == Author::Cluster {
             self.expect_left_to_cluster(change)?;
         }
@@ -151,8 +180,8 @@ impl State {
         {
             return Err(rejection);
         }
-        let time = ChangeTime::of(at, command);
-        if let Some(window) = timing.window.filter(|window| !window.has(time.first, time.last))
+        let window = change.edition.timing.window.filter(|_| !change.is_rolling());
+        if let Some(window) = window.filter(|window| !window.has(time.first, time.last))
             && !sabotage::is("window-ignored")
         {
             let is_before = time.first < window.not_before;
@@ -160,16 +189,18 @@ impl State {
                 if is_before { NotDue::Before(window.not_before) } else { NotDue::After(window.not_after) };
             return Err(Rejection::ChangeNotDue(not_due));
         }
-        self.frozen_scope(time, command, scope).map_or(Ok(()), Err)?;
-        Ok(Arc::clone(record))
+        Ok(())
+    }
+
+    /// The freeze that one of these definitions is in.
+    pub(super) fn frozen_definitions(&self, time: ChangeTime, definitions: &[Key]) -> Option<Rejection> {
+        definitions.iter().find_map(|key| time.frozen(self.environment_of(key.as_str())?))
     }
 
     /// The freeze that a change request is in.
     fn frozen_scope(&self, time: ChangeTime, command: &Command, scope: &Scope) -> Option<Rejection> {
         match scope {
-            Scope::Definitions(definitions) => {
-                definitions.iter().find_map(|key| time.frozen(self.environment_of(key.as_str())?))
-            }
+            Scope::Definitions(definitions) => self.frozen_definitions(time, definitions),
             Scope::Environment(name) if self.environment(name.as_str()).is_some() => None,
             Scope::Environment(_) => {
                 let default = self.environment(DEFAULT_ENVIRONMENT)?;
@@ -262,6 +293,7 @@ impl State {
                 let with = AppliedWith::Approvals(approvers);
                 let scheduled_by = match &change.phase {
                     Phase::Scheduled { by, .. } => Some(by.clone()),
+                    Phase::Rolling { by, scheduled_by, .. } => scheduled_by.clone().or_else(|| by.clone()),
                     Phase::Open | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => None,
                 };
                 let by = self.party(&proposal.author).map(|by| by.party);

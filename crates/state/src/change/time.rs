@@ -101,7 +101,8 @@ impl State {
                 // Without its approvals it fails: somebody waits for it.
                 Phase::Scheduled { .. } => true,
                 Phase::Open => self.approvals(change).suffice(),
-                Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
+                // Its stages have ended: the service looks at them.
+                Phase::Rolling { .. } | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
             })
         };
         reverts.chain(applies.filter(is_ready))
@@ -121,7 +122,8 @@ impl State {
     /// Whether the cluster may apply a change request at some time.
     pub(super) fn expect_left_to_cluster(&self, change: &Change) -> Result<(), Rejection> {
         match (&change.phase, change.edition.timing.apply) {
-            (Phase::Scheduled { .. }, _) | (Phase::Open, ApplyMode::WhenApproved) => {}
+            (Phase::Scheduled { .. } | Phase::Rolling { .. }, _) | (Phase::Open, ApplyMode::WhenApproved) => {
+            }
             (Phase::Open, ApplyMode::Manual) => return Err(Rejection::Unauthored),
             (Phase::Held, _) => return Err(Rejection::ChangeHeld),
             (Phase::Applied { .. } | Phase::Closed { .. }, _) => return Err(Rejection::ChangeClosed),
@@ -163,6 +165,7 @@ impl State {
         let change = before.change().ok_or(Rejection::ChangeNotFound)?;
         match change.phase {
             Phase::Open | Phase::Scheduled { .. } => {}
+            Phase::Rolling { .. } => return Err(Rejection::RolloutActive { change: context.id.clone() }),
             Phase::Held => return Err(Rejection::ChangeHeld),
             Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed),
         }

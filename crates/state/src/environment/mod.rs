@@ -200,7 +200,9 @@ impl State {
             SystemBody::Environment(_) => {
                 Arc::make_mut(&mut self.environments).remove(&record.name);
             }
-            SystemBody::Change(_) | SystemBody::Content(_) => Arc::make_mut(&mut self.changes).remove(record),
+            SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => {
+                Arc::make_mut(&mut self.changes).remove(record);
+            }
             SystemBody::Person(person) => self.remove_person(person),
         }
         self.sum = self.sum.wrapping_sub(digest::of_system_record(record));
@@ -215,7 +217,9 @@ impl State {
             SystemBody::Environment(_) => {
                 Arc::make_mut(&mut self.environments).insert(record.name.clone(), record);
             }
-            SystemBody::Change(_) | SystemBody::Content(_) => Arc::make_mut(&mut self.changes).insert(record),
+            SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => {
+                Arc::make_mut(&mut self.changes).insert(record);
+            }
             SystemBody::Person(person) => self.insert_person(person, Arc::clone(&record)),
         }
     }

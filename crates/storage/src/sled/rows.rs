@@ -186,7 +186,9 @@ pub(super) fn rough_system_bytes(record: &SystemRecord) -> usize {
         SystemBody::Environment(environment) => 20 * environment.freezes.len(),
         SystemBody::Person(person) => person.label.as_str().len(),
         // They have lists of lists, and are few.
-        SystemBody::Change(_) | SystemBody::Content(_) => return keys::encode(record).len(),
+        SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => {
+            return keys::encode(record).len();
+        }
     };
     record.text.len() + record.name.as_str().len() + body + 64
 }

@@ -473,7 +473,7 @@ fn is_to_be_applied(state: &State, found: &FoundChange<'_>) -> bool {
             let has = |(needed, counted): &(u8, u8)| counted >= needed;
             !is_rejected(found.change) && approvals_of(state, found.change).iter().all(has)
         }
-        Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
+        Phase::Rolling { .. } | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
     }
 }
 

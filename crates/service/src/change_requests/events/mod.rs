@@ -136,6 +136,7 @@ fn deed<'a>(before: Option<&Change>, after: &'a Change) -> Deed<'a> {
             // Only an edition opens one that was held or scheduled.
             Phase::Open => done("change_request_edited", sender),
             Phase::Scheduled { by, .. } => done("change_request_scheduled", Some(by)),
+            Phase::Rolling { by, .. } => done("change_request_begun", by.as_ref()),
             Phase::Held => done("change_request_held", None),
             Phase::Applied { by, .. } => done("change_request_applied", by.as_ref()),
             Phase::Closed { by, comment, reason, .. } => {

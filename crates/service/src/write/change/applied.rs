@@ -70,7 +70,7 @@ pub(super) fn applying(
         }
         Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed.into()),
         Phase::Held => return Err(Rejection::ChangeHeld.into()),
-        Phase::Open | Phase::Scheduled { .. } => {}
+        Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } => {}
     }
     if edition.digest != *digest {
         return Err(Rejection::ChangeDigest.into());

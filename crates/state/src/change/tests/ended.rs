@@ -160,7 +160,11 @@ fn a_state_of_a_point_in_time_has_its_change_requests_and_no_content_of_a_later_
     let continued = continuation.finish(again.state.revision());
     let restored = |number: u64| match &continued.change(&id(number)).unwrap().phase {
         Phase::Closed { reason, .. } => Some(reason.clone()),
-        Phase::Open | Phase::Scheduled { .. } | Phase::Held | Phase::Applied { .. } => None,
+        Phase::Open
+        | Phase::Scheduled { .. }
+        | Phase::Rolling { .. }
+        | Phase::Held
+        | Phase::Applied { .. } => None,
     };
     assert_eq!((restored(1), restored(6)), (Some(CloseReason::Restored), Some(CloseReason::Restored)));
     assert_eq!((restored(2), restored(4), restored(5)), (None, Some(CloseReason::Withdrawn), None));

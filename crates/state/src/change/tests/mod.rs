@@ -2,6 +2,7 @@
 
 mod ended;
 mod limits;
+mod rollout;
 mod sources;
 mod time;
 

@@ -354,8 +354,9 @@ impl Overlap {
                     let all = match &record.body {
                         SystemBody::Environment(_) => &mut self.environments,
                         SystemBody::Change(_) => &mut self.change_requests,
-                        // A person has the revision of the key that names it first.
-                        SystemBody::Person(_) | SystemBody::Content(_) => continue,
+                        // A person has the revision of the key that names it first, and a rollout is that of its change
+                        // request.
+                        SystemBody::Person(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => continue,
                     };
                     all.insert(record.name.clone(), after.as_ref().map(|after| after.revision));
                 }

@@ -299,6 +299,7 @@ fn changes(state: &State) -> Vec<(Key, Change)> {
     let pending = |phase: &Phase| match phase {
         Phase::Open
         | Phase::Scheduled { .. }
+        | Phase::Rolling { .. }
         | Phase::Held
         | Phase::Closed { reason: CloseReason::Restored, .. } => true,
         Phase::Applied { .. } | Phase::Closed { .. } => false,

@@ -1,0 +1,488 @@
+//! Rollouts: the release of a change request in stages.
+//!
+//! ```text
+//! Rollout ── Plan ── Stage, Stage, …        which readers see the candidates, how long, on which evidence
+//!          ├ Progress                        the present stage; `None` before it begins
+//!          └ Candidate, Candidate, …         what the configs will be; none before it begins
+//! ```
+//!
+//! A reader is *in* if it matches a stage up to the present one. Every node computes that from the record and from what the
+//! reader says of itself alone, so all nodes at one revision choose the same side.
+//!
+//! **Invariants:** stages only add readers. All candidates of a rollout are in one record, so a reader sees all configs of a
+//! change request on one side.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use super::change::{ChangeId, NewEdition};
+use crate::{
+    access_key::KeyId,
+    encoding,
+    error::RolloutBound,
+    key::Key,
+    limits::{
+        GATE_NAME_BYTES_MAX, LABEL_BYTES_MAX, ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX,
+        ROLLOUT_GATES_MAX, ROLLOUT_LABELS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
+    },
+    time::Timestamp,
+};
+
+/// All readers, as [`Stage::share`].
+pub const SHARE_ALL: u16 = 10_000;
+
+/// A reader, as it says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reader {
+    /// Its name.
+    pub id: String,
+    /// Its labels, each name once.
+    pub labels: Vec<(String, String)>,
+}
+
+/// The values of one label that a stage is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelValues {
+    /// The name of the label.
+    pub name: String,
+    /// A reader has one of these.
+    pub values: Vec<String>,
+}
+
+/// Which readers see the candidates, for how long, and on which evidence the rollout goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// A reader has a value of each of these labels. Empty: any reader.
+    pub labels: Vec<LabelValues>,
+    /// How many of those readers: hundredths of a percent, by a hash that is the same over all stages.
+    pub share: u16,
+    /// Seconds that it lasts at least.
+    pub for_s: u32,
+    /// Readers that must run well before it ends.
+    pub min_healthy: u32,
+}
+
+/// A monitor that must say that all is well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateRule {
+    /// The name of the gate.
+    pub name: String,
+    /// What it has said counts for so many seconds.
+    pub fresh_s: u32,
+}
+
+/// What follows when a gate or too many readers say that something is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnFail {
+    /// The rollout is taken back.
+    Abort,
+    /// It stays as it is, and somebody decides.
+    Pause,
+}
+
+/// How an edition is released.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The stages, in their order.
+    pub stages: Vec<Stage>,
+    /// So many readers may say that something is wrong.
+    pub max_failed: u32,
+    /// What must be well before a stage ends.
+    pub gates: Vec<GateRule>,
+    /// What follows when something is not.
+    pub on_fail: OnFail,
+    /// The rollout pauses when a stage takes so many seconds longer than it must.
+    pub timeout_s: u32,
+}
+
+/// The evidence by which a stage ended. The leader counts it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Readers that run well.
+    pub healthy: u32,
+    /// Readers that say that something is wrong.
+    pub failed: u32,
+    /// Gates that have said lately that all is well, of those that the plan names.
+    pub gates: u32,
+}
+
+/// Who did something to a rollout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Actor {
+    /// The cluster.
+    Cluster,
+    /// The holder of the root key.
+    Root,
+    /// The holder of an access key.
+    Key(KeyId),
+}
+
+/// A stage that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedStage {
+    /// When it ended.
+    pub at: Timestamp,
+    /// By what evidence.
+    pub evidence: Evidence,
+    /// Who ended it.
+    pub by: Actor,
+}
+
+/// Why a rollout does not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutPause {
+    /// Since when.
+    pub at: Timestamp,
+    /// Who paused it.
+    pub by: Actor,
+    /// Why.
+    pub comment: String,
+}
+
+/// How far a rollout is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// When it began.
+    pub begun_at: Timestamp,
+    /// Since when its present stage lasts, or goes on after a pause.
+    pub since: Timestamp,
+    /// The stages that have ended, in their order. The present stage is the one after them.
+    pub passed: Vec<PassedStage>,
+    /// Whether it waits for somebody.
+    pub paused: Option<RolloutPause>,
+}
+
+/// What a config will be when the rollout has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The id of its definition.
+    pub definition: u64,
+    /// Its key.
+    pub key: Key,
+    /// The JSON text of its data.
+    #[serde(deserialize_with = "encoding::shared_text")]
+    pub data: Arc<str>,
+}
+
+/// The release of one edition of a change request. The name of its record is the id of the change request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollout {
+    /// The edition.
+    pub edition: u32,
+    /// How it is released.
+    pub plan: Plan,
+    /// How far it is; `None` before it begins.
+    pub progress: Option<Progress>,
+    /// What the configs will be: ascending by definition and key, each once. None before it begins.
+    pub candidates: Vec<Candidate>,
+}
+
+/// An edition that is released in stages, as its sender sends it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedEdition {
+    /// The edition.
+    pub edition: NewEdition,
+    /// How it is released.
+    pub plan: Plan,
+}
+
+impl Stage {
+    /// Whether a reader matches it. `place`: that of the reader among all ([`place_of`]).
+    fn has(&self, reader: &Reader, place: u16) -> bool {
+        let has_value = |of: &LabelValues| {
+            reader.labels.iter().any(|(name, value)| *name == of.name && of.values.contains(value))
+        };
+        place < self.share && self.labels.iter().all(has_value)
+    }
+
+    /// Whether every reader of another stage matches this one.
+    fn includes(&self, other: &Self) -> bool {
+        let is_wider = |of: &LabelValues| {
+            other.labels.iter().any(|known| {
+                known.name == of.name && known.values.iter().all(|value| of.values.contains(value))
+            })
+        };
+        other.share <= self.share && self.labels.iter().all(is_wider)
+    }
+
+    fn is_for_all(&self) -> bool {
+        self.labels.is_empty() && self.share == SHARE_ALL
+    }
+}
+
+/// The place of a reader among all, for one change request: 0 to 9,999, by XXH3-64 (<https://xxhash.com>) of the id of the
+/// change request, a zero byte and the reader's name.
+#[must_use]
+pub fn place_of(change: &ChangeId, reader: &str) -> u16 {
+    let text = [change.as_str().as_bytes(), &[0], reader.as_bytes()].concat();
+    let place = xxhash_rust::xxh3::xxh3_64(&text) % u64::from(SHARE_ALL);
+    u16::try_from(place).expect("less than 10,000")
+}
+
+fn is_name(text: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&text.len())
+}
+
+impl Plan {
+    /// Checks that it can be carried out.
+    ///
+    /// # Errors
+    /// What it has too much or too little of.
+    pub fn check(&self) -> Result<(), RolloutBound> {
+        let Self { stages, max_failed: _, gates, on_fail: _, timeout_s } = self;
+        if !(1..=ROLLOUT_STAGES_MAX).contains(&stages.len()) {
+            return Err(RolloutBound::Stages);
+        }
+        let is_empty = |stage: &Stage| !(1..=SHARE_ALL).contains(&stage.share);
+        // A stage that an earlier one includes adds no reader.
+        let adds_none = stages.iter().enumerate().any(|(place, stage)| {
+            stages[..place].iter().any(|earlier| earlier.includes(stage) && !stage.is_for_all())
+        });
+        if adds_none || stages.iter().any(is_empty) {
+            return Err(RolloutBound::EmptyStage);
+        }
+        let time: u64 = stages.iter().map(|stage| u64::from(stage.for_s)).sum();
+        if time > u64::from(ROLLOUT_TIME_S_MAX) || !(1..=ROLLOUT_TIME_S_MAX).contains(timeout_s) {
+            return Err(RolloutBound::Time);
+        }
+        let has_labels = |stage: &Stage| {
+            let names: BTreeSet<&str> = stage.labels.iter().map(|of| of.name.as_str()).collect();
+            let values = stage.labels.iter().flat_map(|of| &of.values);
+            stage.labels.len() <= ROLLOUT_LABELS_MAX
+                && names.len() == stage.labels.len()
+                && stage.labels.iter().all(|of| (1..=ROLLOUT_LABELS_MAX).contains(&of.values.len()))
+                && names
+                    .into_iter()
+                    .chain(values.map(String::as_str))
+                    .all(|text| is_name(text, LABEL_BYTES_MAX))
+        };
+        if !stages.iter().all(has_labels) {
+            return Err(RolloutBound::Labels);
+        }
+        let names: BTreeSet<&str> = gates.iter().map(|gate| gate.name.as_str()).collect();
+        let is_gate = |gate: &GateRule| {
+            is_name(&gate.name, GATE_NAME_BYTES_MAX) && (1..=ROLLOUT_TIME_S_MAX).contains(&gate.fresh_s)
+        };
+        let are_gates = gates.len() <= ROLLOUT_GATES_MAX && names.len() == gates.len();
+        if !are_gates || !gates.iter().all(is_gate) {
+            return Err(RolloutBound::Gates);
+        }
+        Ok(())
+    }
+}
+
+impl Rollout {
+    /// One that has not begun.
+    #[must_use]
+    pub fn planned(edition: u32, plan: Plan) -> Self {
+        Self { edition, plan, progress: None, candidates: Vec::new() }
+    }
+
+    /// Whether it has begun.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.progress.is_some()
+    }
+
+    /// The number of the present stage, from 0; `None` before it begins and after its last stage.
+    #[must_use]
+    pub fn stage(&self) -> Option<usize> {
+        let passed = self.progress.as_ref()?.passed.len();
+        (passed < self.plan.stages.len()).then_some(passed)
+    }
+
+    /// Whether all stages have ended and nothing keeps it from being applied.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let is_over = |progress: &Progress| {
+            progress.passed.len() == self.plan.stages.len() && progress.paused.is_none()
+        };
+        self.progress.as_ref().is_some_and(is_over)
+    }
+
+    /// Whether a reader sees the candidates. `change`: the name of its record.
+    #[must_use]
+    pub fn has(&self, change: &ChangeId, reader: &Reader) -> bool {
+        let Some(progress) = &self.progress else { return false };
+        let place = place_of(change, &reader.id);
+        self.plan.stages.iter().take(progress.passed.len() + 1).any(|stage| stage.has(reader, place))
+    }
+
+    /// What a config will be.
+    #[must_use]
+    pub fn candidate(&self, definition: u64, key: &Key) -> Option<&Candidate> {
+        let place = self
+            .candidates
+            .binary_search_by(|candidate| (candidate.definition, &candidate.key).cmp(&(definition, key)));
+        self.candidates.get(place.ok()?)
+    }
+
+    /// Checks the candidates of one that begins.
+    ///
+    /// # Errors
+    /// When they are too many or too large, or not in order.
+    pub fn check_candidates(candidates: &[Candidate]) -> Result<(), RolloutBound> {
+        let place = |candidate: &Candidate| (candidate.definition, candidate.key.clone());
+        let is_in_order = candidates.is_sorted_by(|one, other| place(one) < place(other));
+        let bytes: u64 = candidates.iter().map(Candidate::bytes).sum();
+        if !(1..=ROLLOUT_CONFIGS_MAX).contains(&candidates.len()) || !is_in_order {
+            return Err(RolloutBound::Configs);
+        }
+        if bytes > ROLLOUT_CANDIDATE_BYTES_MAX {
+            return Err(RolloutBound::Bytes);
+        }
+        Ok(())
+    }
+
+    /// The bytes of its texts and lists in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        let stage = |stage: &Stage| {
+            let labels = stage.labels.iter();
+            let of = |of: &LabelValues| {
+                of.name.len() + of.values.iter().map(|value| size_of::<String>() + value.len()).sum::<usize>()
+            };
+            size_of::<Stage>() + labels.map(|one| size_of::<LabelValues>() + of(one)).sum::<usize>()
+        };
+        let stages: usize = self.plan.stages.iter().map(stage).sum();
+        let gates: usize = self.plan.gates.iter().map(|gate| size_of::<GateRule>() + gate.name.len()).sum();
+        let progress = self.progress.as_ref().map_or(0, |progress| {
+            let comment = progress.paused.as_ref().map_or(0, |paused| paused.comment.len());
+            size_of_val(&progress.passed[..]) + comment
+        });
+        let candidates: u64 = self.candidates.iter().map(Candidate::bytes).sum();
+        stages + gates + progress + usize::try_from(candidates).unwrap_or(usize::MAX)
+    }
+}
+
+impl Candidate {
+    /// The bytes that it takes, about.
+    fn bytes(&self) -> u64 {
+        (size_of::<Self>() + self.key.as_str().len() + self.data.len()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(share: u16, labels: &[(&str, &[&str])]) -> Stage {
+        let of = |(name, values): &(&str, &[&str])| LabelValues {
+            name: (*name).into(),
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+        };
+        Stage { labels: labels.iter().map(of).collect(), share, for_s: 1, min_healthy: 0 }
+    }
+
+    fn plan(stages: Vec<Stage>) -> Plan {
+        Plan { stages, max_failed: 0, gates: Vec::new(), on_fail: OnFail::Abort, timeout_s: 60 }
+    }
+
+    fn reader(id: &str, labels: &[(&str, &str)]) -> Reader {
+        let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Reader { id: id.into(), labels }
+    }
+
+    fn running(stages: Vec<Stage>, passed: usize) -> Rollout {
+        let at = Timestamp(1);
+        let passed = (0..passed)
+            .map(|_| PassedStage { at, evidence: Evidence::default(), by: Actor::Cluster })
+            .collect();
+        let progress = Some(Progress { begun_at: at, since: at, passed, paused: None });
+        Rollout { progress, ..Rollout::planned(1, plan(stages)) }
+    }
+
+    fn change() -> ChangeId {
+        ChangeId::parse("AbCdEf012345").unwrap()
+    }
+
+    #[test]
+    fn the_place_of_a_reader_is_pinned() {
+        // Nodes of different versions choose the same readers: the hash never changes.
+        let places = ["", "host-17", "host-18", "ä"].map(|id| place_of(&change(), id));
+        assert_eq!(places, PINNED);
+        let other = ChangeId::parse("AbCdEf012346").unwrap();
+        assert_ne!(place_of(&other, "host-17"), places[1], "another rollout begins with other readers");
+    }
+
+    const PINNED: [u16; 4] = [5774, 6460, 4062, 8315];
+
+    #[test]
+    fn a_share_has_that_many_of_the_readers_and_stages_only_add() {
+        let all: Vec<Reader> = (0..2000).map(|number| reader(&format!("host-{number}"), &[])).collect();
+        let stages = vec![stage(500, &[]), stage(2500, &[]), stage(SHARE_ALL, &[])];
+        let mut before: Vec<&str> = Vec::new();
+        for (passed, share) in [(0, 0.05), (1, 0.25), (2, 1.0), (3, 1.0)] {
+            let rollout = running(stages.clone(), passed);
+            let inside: Vec<&str> = all
+                .iter()
+                .filter(|reader| rollout.has(&change(), reader))
+                .map(|reader| &*reader.id)
+                .collect();
+            let part = inside.len() as f64 / all.len() as f64;
+            assert!((part - share).abs() < 0.03, "{part} of {share}");
+            assert!(before.iter().all(|id| inside.contains(id)), "a stage takes none away");
+            before = inside;
+        }
+        assert!(!Rollout::planned(1, plan(stages)).has(&change(), &all[0]), "it has not begun");
+    }
+
+    #[test]
+    fn a_stage_is_for_readers_that_have_a_value_of_each_label() {
+        let rollout =
+            running(vec![stage(SHARE_ALL, &[("ring", &["canary", "early"]), ("region", &["eu"])])], 0);
+        let has = |labels| rollout.has(&change(), &reader("a", labels));
+        assert!(has(&[("region", "eu"), ("ring", "early")]));
+        assert!(!has(&[("ring", "early")]) && !has(&[("region", "eu"), ("ring", "late")]) && !has(&[]));
+    }
+
+    #[test]
+    fn a_plan_is_checked() {
+        let canary = || stage(SHARE_ALL, &[("ring", &["canary"])]);
+        let check = |stages| plan(stages).check();
+        assert_eq!(check(vec![canary(), stage(500, &[]), stage(SHARE_ALL, &[])]), Ok(()));
+        assert_eq!(check(vec![stage(SHARE_ALL, &[]), stage(SHARE_ALL, &[])]), Ok(()), "a stage of more time");
+        assert_eq!(check(vec![]), Err(RolloutBound::Stages));
+        assert_eq!(check(vec![stage(0, &[])]), Err(RolloutBound::EmptyStage));
+        assert_eq!(check(vec![stage(SHARE_ALL + 1, &[])]), Err(RolloutBound::EmptyStage));
+        assert_eq!(check(vec![stage(500, &[]), stage(400, &[])]), Err(RolloutBound::EmptyStage));
+        assert_eq!(check(vec![stage(500, &[]), stage(500, &[("a", &["b"])])]), Err(RolloutBound::EmptyStage));
+        assert_eq!(check(vec![stage(1, &[("a", &[])])]), Err(RolloutBound::Labels));
+        assert_eq!(check(vec![stage(1, &[("a", &["b"]), ("a", &["c"])])]), Err(RolloutBound::Labels));
+        let late = Stage { for_s: ROLLOUT_TIME_S_MAX + 1, ..stage(1, &[]) };
+        assert_eq!(check(vec![late]), Err(RolloutBound::Time));
+        assert_eq!(Plan { timeout_s: 0, ..plan(vec![stage(1, &[])]) }.check(), Err(RolloutBound::Time));
+        let gate = |name: &str, fresh_s| GateRule { name: name.into(), fresh_s };
+        let with = |gates| Plan { gates, ..plan(vec![stage(1, &[])]) }.check();
+        assert_eq!(with(vec![gate("errors", 60), gate("latency", 60)]), Ok(()));
+        assert_eq!(with(vec![gate("errors", 60), gate("errors", 60)]), Err(RolloutBound::Gates));
+        assert_eq!(with(vec![gate("errors", 0)]), Err(RolloutBound::Gates));
+        assert_eq!(with(vec![gate("", 1)]), Err(RolloutBound::Gates));
+    }
+
+    #[test]
+    fn candidates_are_checked_and_found() {
+        let candidate = |definition, key: &str, bytes: usize| Candidate {
+            definition,
+            key: Key::parse(key).unwrap(),
+            data: "x".repeat(bytes).into(),
+        };
+        let all = vec![candidate(1, "b", 1), candidate(2, "a", 2), candidate(2, "c", 3)];
+        assert_eq!(Rollout::check_candidates(&all), Ok(()));
+        let rollout = Rollout { candidates: all.clone(), ..running(vec![stage(1, &[])], 0) };
+        let found = |definition, key: &str| {
+            rollout.candidate(definition, &Key::parse(key).unwrap()).map(|candidate| candidate.data.len())
+        };
+        assert_eq!(
+            [found(1, "b"), found(2, "a"), found(2, "c"), found(1, "a")],
+            [Some(1), Some(2), Some(3), None]
+        );
+        let check = Rollout::check_candidates;
+        assert_eq!(check(&[]), Err(RolloutBound::Configs));
+        assert_eq!(check(&[all[1].clone(), all[1].clone()]), Err(RolloutBound::Configs), "each once");
+        assert_eq!(check(&[all[1].clone(), all[0].clone()]), Err(RolloutBound::Configs), "in order");
+        assert_eq!(check(&[candidate(1, "a", 2 << 20)]), Err(RolloutBound::Bytes));
+        let many: Vec<Candidate> = (0..65).map(|number| candidate(number, "a", 1)).collect();
+        assert_eq!(check(&many), Err(RolloutBound::Configs));
+    }
+}
