@@ -57,6 +57,11 @@ async fn a_member_without_its_log_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: FORMAT };
     identity.write(directory.path()).unwrap();
+    // It exited while it joined: it waits until that is requested again.
+    let joining = service(directory.path(), Limits::default());
+    joining.members.start().await.unwrap();
+    assert!(joining.cx.consensus().is_none());
+    identity.record_log(directory.path()).unwrap();
     let refused = service(directory.path(), Limits::default()).members.start().await;
     assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("no log")));
 }
