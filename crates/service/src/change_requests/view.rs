@@ -306,11 +306,9 @@ pub(super) fn of(
     let (applied, closed) = ended(&change.phase, &party);
     let scheduled = match &change.phase {
         Phase::Scheduled { by, at } => Some(ScheduledView { at: *at, by: party(by) }),
-        Phase::Open
-        | Phase::Rolling { .. }
-        | Phase::Held
-        | Phase::Applied { .. }
-        | Phase::Closed { .. } => None,
+        Phase::Open | Phase::Rolling { .. } | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => {
+            None
+        }
     };
     let mut revert = change.revert.as_ref().map(|revert| revert_view(revert, &party));
     if let (Some(revert), Some(content)) = (&mut revert, state.change_before(found.id())) {
