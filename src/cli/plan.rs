@@ -159,10 +159,7 @@ impl ApplyPlan {
             let now = found.configs.get(&(definition.clone(), key.clone()));
             plan.config(definition, key, data, now);
         }
-        let of_configs =
-            plan.changes.iter().filter(|change| !change.key.is_empty() && change.before.is_some());
-        let touched: BTreeSet<String> = of_configs.map(|change| change.definition.clone()).collect();
-        plan.close_schemas(&touched);
+        plan.close_schemas();
         Ok(plan)
     }
 
@@ -195,9 +192,16 @@ impl ApplyPlan {
         self
     }
 
-    /// If existing configs change with a schema, sets it with `force` first and again, without, at the end. `touched`: the
-    /// definitions of these configs.
-    pub(super) fn close_schemas(&mut self, touched: &BTreeSet<String>) {
+    /// If existing configs change with a schema, sets it with `force` first and again, without, at the end.
+    fn close_schemas(&mut self) {
+        let of_configs =
+            self.changes.iter().filter(|change| !change.key.is_empty() && change.before.is_some());
+        let touched = of_configs.map(|change| change.definition.clone()).collect();
+        self.close_schemas_of(&touched);
+    }
+
+    /// The same for the definitions of which configs change.
+    pub(super) fn close_schemas_of(&mut self, touched: &BTreeSet<String>) {
         let mut again = Vec::new();
         for change in self.changes.iter_mut().filter(|change| touched.contains(&change.definition)) {
             for operation in &mut change.operations {

@@ -304,7 +304,7 @@ impl UndoPlan {
         // Deletions come first: a config that is made again may have the unique value of one that goes.
         plan.reversals.sort_by_key(|reversal| reversal.after.is_some());
         let touched = plan.reversals.iter().map(|reversal| reversal.definition.clone()).collect();
-        plan.definitions.close_schemas(&touched);
+        plan.definitions.close_schemas_of(&touched);
         Ok(plan)
     }
 

@@ -82,69 +82,14 @@ fn place_in_operation(rejection: &Rejection) -> Vec<LocSegment> {
     }
 }
 
-/// The status and error type of each rejection.
+const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
+const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
+const INTERNAL: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "server_error");
+
+/// The status and error type of each refusal.
 pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
-    const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
-    const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
-    const INTERNAL: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "server_error");
     match refusal {
-        Refusal::Rejected(rejection) => match rejection {
-            Rejection::DefinitionExists
-            | Rejection::ConfigExists
-            | Rejection::DefinitionNotEmpty(_)
-            | Rejection::DefinitionProtected(_) => (StatusCode::CONFLICT, "conflict_error"),
-            Rejection::DefinitionNotFound | Rejection::ConfigNotFound => {
-                (StatusCode::NOT_FOUND, "not_found_error")
-            }
-            Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => {
-                (StatusCode::PRECONDITION_FAILED, "precondition_failed")
-            }
-            Rejection::RequestReused
-            | Rejection::ChangeTooLarge(_)
-            | Rejection::RolloutInvalid(_)
-            | Rejection::NotRevertible(_) => INVALID,
-            Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
-            Rejection::KeyNotFound
-            | Rejection::EnvironmentNotFound
-            | Rejection::ChangeNotFound
-            | Rejection::NothingToRestore(_) => (StatusCode::NOT_FOUND, "not_found_error"),
-            Rejection::QuotaExceeded { .. } | Rejection::ChangesFull => {
-                (StatusCode::INSUFFICIENT_STORAGE, "storage_full")
-            }
-            Rejection::KeyExists
-            | Rejection::TooManyKeys
-            | Rejection::NoKeyForKeys
-            | Rejection::ChangeRequired { .. }
-            | Rejection::EnvironmentFrozen { .. }
-            | Rejection::FreezeLeft { .. }
-            | Rejection::TooManyEnvironments
-            | Rejection::NotAttestable(_)
-            | Rejection::ChangeExists
-            | Rejection::ChangeClosed
-            | Rejection::ChangeHeld
-            | Rejection::ChangeDigest
-            | Rejection::NotApproved { .. }
-            | Rejection::EditionRejected
-            | Rejection::ChangeNotDue(_)
-            | Rejection::SenderEnded
-            | Rejection::TooManyChanges(_)
-            | Rejection::RolloutActive { .. }
-            | Rejection::TooManyRollouts
-            | Rejection::RolloutStage
-            | Rejection::RolloutWaits(_)
-            | Rejection::TooManyPersons => (StatusCode::CONFLICT, "conflict_error"),
-            Rejection::KeyNotAttested | Rejection::OwnKey | Rejection::OwnChange | Rejection::NotApprover => {
-                (StatusCode::FORBIDDEN, "forbidden_error")
-            }
-            Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {
-                (StatusCode::CONFLICT, "conflict_error")
-            }
-            Rejection::Unauthored => INTERNAL,
-            // That of the operation, as if it had been requested alone.
-            Rejection::InBatch { rejection, .. } => {
-                status_and_type(&Refusal::Rejected((**rejection).clone()))
-            }
-        },
+        Refusal::Rejected(rejection) => status_of_rejection(rejection),
         Refusal::Invalid(Invalid::Violations(_)) => INVALID,
         Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
             (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large")
@@ -168,6 +113,63 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::OfOperation(_, refusal) => status_and_type(refusal),
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,
+    }
+}
+
+/// The status and error type of each rejection of the log.
+fn status_of_rejection(rejection: &Rejection) -> (StatusCode, &'static str) {
+    match rejection {
+        Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => {
+            (StatusCode::PRECONDITION_FAILED, "precondition_failed")
+        }
+        Rejection::RequestReused
+        | Rejection::ChangeTooLarge(_)
+        | Rejection::RolloutInvalid(_)
+        | Rejection::NotRevertible(_) => INVALID,
+        Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
+        Rejection::DefinitionNotFound
+        | Rejection::ConfigNotFound
+        | Rejection::KeyNotFound
+        | Rejection::EnvironmentNotFound
+        | Rejection::ChangeNotFound
+        | Rejection::NothingToRestore(_) => (StatusCode::NOT_FOUND, "not_found_error"),
+        Rejection::QuotaExceeded { .. } | Rejection::ChangesFull => {
+            (StatusCode::INSUFFICIENT_STORAGE, "storage_full")
+        }
+        Rejection::DefinitionExists
+        | Rejection::ConfigExists
+        | Rejection::DefinitionNotEmpty(_)
+        | Rejection::DefinitionProtected(_)
+        | Rejection::NotUnique { .. }
+        | Rejection::TestFailed { .. }
+        | Rejection::KeyExists
+        | Rejection::TooManyKeys
+        | Rejection::NoKeyForKeys
+        | Rejection::ChangeRequired { .. }
+        | Rejection::EnvironmentFrozen { .. }
+        | Rejection::FreezeLeft { .. }
+        | Rejection::TooManyEnvironments
+        | Rejection::NotAttestable(_)
+        | Rejection::ChangeExists
+        | Rejection::ChangeClosed
+        | Rejection::ChangeHeld
+        | Rejection::ChangeDigest
+        | Rejection::NotApproved { .. }
+        | Rejection::EditionRejected
+        | Rejection::ChangeNotDue(_)
+        | Rejection::SenderEnded
+        | Rejection::TooManyChanges(_)
+        | Rejection::RolloutActive { .. }
+        | Rejection::TooManyRollouts
+        | Rejection::RolloutStage
+        | Rejection::RolloutWaits(_)
+        | Rejection::TooManyPersons => (StatusCode::CONFLICT, "conflict_error"),
+        Rejection::KeyNotAttested | Rejection::OwnKey | Rejection::OwnChange | Rejection::NotApprover => {
+            (StatusCode::FORBIDDEN, "forbidden_error")
+        }
+        Rejection::Unauthored => INTERNAL,
+        // That of the operation, as if it had been requested alone.
+        Rejection::InBatch { rejection, .. } => status_of_rejection(rejection),
     }
 }
 
