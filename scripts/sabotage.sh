@@ -71,8 +71,8 @@ hidden-change-shown      | unit service::change_requests::events::tests::a_clien
 bypass-without-record    | unit state::change::tests::a_bypass_makes_a_record_that_waits_for_the_review_of_others
 window-ignored           | unit state::change::tests::time::a_change_request_is_applied_in_its_window_by_the_time_of_the_entry
 revert-early             | unit state::change::tests::time::reverts::the_cluster_takes_back_what_is_armed_once_and_not_before_its_time
-stage-early              | unit state::change::tests::rollout::a_rollout_goes_from_stage_to_stage_and_is_applied_after_the_last
-stage-without-evidence   | unit state::change::tests::rollout::a_rollout_goes_from_stage_to_stage_and_is_applied_after_the_last
+stage-early              | unit state::change::tests::rollout::a_stage_ends_with_its_time_and_its_evidence
+stage-without-evidence   | unit state::change::tests::rollout::a_stage_ends_with_its_time_and_its_evidence
 rollout-overwritten      | unit state::change::tests::rollout::nothing_else_changes_what_is_in_a_rollout
 armed-after-restore      | unit state::change::tests::time::reverts::a_restore_or_a_recovery_leaves_no_revert_to_the_cluster
 plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted

@@ -452,6 +452,10 @@ mod tests {
         let late = Stage { for_s: ROLLOUT_TIME_S_MAX + 1, ..stage(1, &[]) };
         assert_eq!(check(vec![late]), Err(RolloutBound::Time));
         assert_eq!(Plan { timeout_s: 0, ..plan(vec![stage(1, &[])]) }.check(), Err(RolloutBound::Time));
+    }
+
+    #[test]
+    fn the_gates_of_a_plan_are_checked() {
         let gate = |name: &str, fresh_s| GateRule { name: name.into(), fresh_s };
         let with = |gates| Plan { gates, ..plan(vec![stage(1, &[])]) }.check();
         assert_eq!(with(vec![gate("errors", 60), gate("latency", 60)]), Ok(()));

@@ -178,7 +178,7 @@ impl ChangeWorld {
 }
 
 #[test]
-fn a_rollout_goes_from_stage_to_stage_and_is_applied_after_the_last() {
+fn a_rollout_begins_with_its_first_readers_and_changes_nothing_that_is_proven() {
     let mut world = ChangeWorld::planned(1, Timing::default());
     world.expect_rebuilt();
     assert_eq!(world.seen(&canary()), [false; 2], "it has not begun");
@@ -189,8 +189,11 @@ fn a_rollout_goes_from_stage_to_stage_and_is_applied_after_the_last() {
     assert_eq!((world.seen(&canary()), world.seen(&reader(&[]))), ([true; 2], [false; 2]));
     assert_eq!(world.data_of("k"), "{}", "the data that is proven stays");
     assert_eq!(world.begin("dan", 1), active(1));
+}
 
-    // It waits for its time and for evidence.
+#[test]
+fn a_stage_ends_with_its_time_and_its_evidence() {
+    let mut world = ChangeWorld::rolling(1);
     let until = RolloutWait::Time(Timestamp(world.stage_of(1).since.0 + STAGE));
     assert_eq!(world.advance("cluster", 1, WELL), waits(until));
     world.at += STAGE;
@@ -209,8 +212,17 @@ fn a_rollout_goes_from_stage_to_stage_and_is_applied_after_the_last() {
     // The last stage needs no reader that runs well.
     world.at += STAGE;
     world.advance("cluster", 1, Evidence { healthy: 0, ..WELL }).unwrap();
-    world.expect_rebuilt();
     assert_eq!(world.advance("cluster", 1, WELL), Err(Rejection::RolloutStage), "there is no stage left");
+}
+
+#[test]
+fn a_rollout_is_applied_after_its_last_stage_by_the_cluster() {
+    let mut world = ChangeWorld::rolling(1);
+    for _ in 0..2 {
+        world.at += STAGE;
+        world.advance("cluster", 1, WELL).unwrap();
+    }
+    world.expect_rebuilt();
     assert_eq!(world.end("dan", 1), active(1), "a person does not end it");
     world.end("cluster", 1).unwrap();
     let Some(Phase::Applied { by: None, scheduled_by: Some(begun_by), .. }) = world.phase(1) else {
@@ -463,13 +475,13 @@ fn only_so_many_rollouts_run() {
     for name in &names {
         world.done("root", put_data(name, "{}"));
     }
-    for (number, name) in (1..).zip(&names) {
-        let who = ATTESTED[number as usize % ATTESTED.len()].0;
+    let people = ATTESTED.iter().cycle();
+    for (number, (name, (who, _))) in (1..).zip(names.iter().zip(people)) {
         let staged = world.staged_edition(Timing::default(), &[name], plan());
         world.try_to(who, number, ChangeAction::CreateStaged(staged)).unwrap();
         let candidates = world.candidates(&[name]);
         let begun = world.begin_with("dan", number, candidates);
-        let is_last = number as usize == names.len();
+        let is_last = names.last() == Some(name);
         assert_eq!(begun, if is_last { Err(Rejection::TooManyRollouts) } else { Ok(()) });
     }
     assert_eq!(world.state.running_rollouts().count(), ROLLOUTS_MAX);
