@@ -86,7 +86,7 @@ const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validati
 const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
 const INTERNAL: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "server_error");
 
-/// The status and error type of each refusal.
+/// The status and error type of a response that is no success.
 pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     match refusal {
         Refusal::Rejected(rejection) => status_of_rejection(rejection),
