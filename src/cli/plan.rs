@@ -258,7 +258,17 @@ impl ApplyPlan {
             });
         }
         let text = |schema: &Option<Value>| schema.as_ref().map(Value::to_string);
+        let mut indexes = now.indexes.clone();
         if text(&now.schema) != text(&wanted.schema) || now.format_assertion != wanted.format_assertion {
+            // The schema need not have the fields of indexes that are dropped.
+            indexes.retain(|path| wanted.indexes.contains(path));
+            if indexes.len() < now.indexes.len() {
+                operations.push(Operation::SetIndexes {
+                    definition: key.into(),
+                    indexes: indexes.clone(),
+                    if_match: if_match.take(),
+                });
+            }
             operations.push(Operation::SetSchema {
                 definition: key.into(),
                 schema: wanted.schema,
@@ -267,7 +277,7 @@ impl ApplyPlan {
                 if_match: if_match.take(),
             });
         }
-        if now.indexes != wanted.indexes {
+        if indexes != wanted.indexes {
             operations.push(Operation::SetIndexes {
                 definition: key.into(),
                 indexes: wanted.indexes,

@@ -169,17 +169,19 @@ async fn a_schema_and_indexes_are_set_back_with_the_configs_that_they_fit() {
         let done: Value = serde_json::from_str(&done.out).unwrap();
         done["meta"]["revisions"][0].to_string()
     };
-    let typed = |kind: &str, index: &str, value: &str, other: &str| {
+    let typed = |properties: &str, index: &str, value: &str| {
         format!(
-            "config_definition_key: d\njson_schema: {{properties: {{t: {{type: {kind}}}}}}}\nindexes: [{index}]\n---\n\
+            "config_definition_key: d\njson_schema: {{properties: {{{properties}}}}}\nindexes: [{index}]\n---\n\
              {{config_definition_key: d, config_key: a, data: {{t: {value}}}}}\n---\n\
-             {{config_definition_key: d, config_key: b, data: {{t: {other}}}}}\n"
+             {{config_definition_key: d, config_key: b, data: {{t: {value}}}}}\n"
         )
     };
-    apply(&typed("integer", "t", "1", "1")).await;
+    // Neither schema has the field that the other one indexes.
+    let (first, second) = ("t: {type: integer}", "t: {type: string}, u: {type: integer}");
+    apply(&typed(first, "t", "1")).await;
     let definition = async || user.json(&["definition", "get", "d"]).await;
     let before = definition().await;
-    let bad = apply(&typed("string", "u", "1s", "1s")).await;
+    let bad = apply(&typed(second, "u", "1s")).await;
     let tried = user.run(&["undo", &bad, "--dry-run"]).await;
     assert_eq!(tried.code, 0, "{tried:?}");
     let rows: Vec<Vec<&str>> = tried.out.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -202,20 +204,23 @@ async fn a_schema_and_indexes_are_set_back_with_the_configs_that_they_fit() {
     assert_eq!(user.json(&["config", "get", "d", "a"]).await["data"], json!({"t": 1}));
 
     // A config that somebody changed meanwhile does not fit the schema of before: nothing is set back.
-    let worse = apply(&typed("string", "u", "2s", "2s")).await;
+    let worse = apply(&typed(second, "u", "2s")).await;
     user.ok(&["config", "put", "d", "b", "--data", r#"{"t": "by hand"}"#]).await;
     let refused = user.run(&["undo", &worse, "--yes"]).await;
     assert!(refused.code == 5 && refused.err.contains("d/b"), "{refused:?}");
     assert_eq!(user.json(&["config", "get", "d", "a"]).await["data"], json!({"t": "2s"}));
 
     // A definition that was changed since is left, and so is what only other members have changed.
-    let third = apply("config_definition_key: d\njson_schema: {title: third}\nindexes: [u]\n").await;
+    let third =
+        apply("config_definition_key: d\njson_schema: {properties: {u: {}, v: {}}}\nindexes: [u]\n").await;
     user.ok(&["definition", "reindex", "d", "--add", "v"]).await;
     let left = user.run(&["undo", &third, "--yes"]).await;
     let says = "not undone: definition d: changed since by root at revision";
     assert!(left.code == 8 && left.err.contains(says) && left.out == "nothing to undo\n", "{left:?}");
-    let protected = revision(&user.ok(&["definition", "protect", "d"]).await);
-    let left = user.run(&["undo", &protected, "--yes"]).await;
+    user.ok(&["definition", "protect", "d"]).await;
+    let newest = ["changes", "--limit", "1", "-o", "jsonpath={.results[0].revision}"];
+    let protected = user.ok(&newest).await;
+    let left = user.run(&["undo", protected.trim(), "--yes"]).await;
     assert!(left.code == 8 && left.err.contains("other members are not undone"), "{left:?}");
 }
 
