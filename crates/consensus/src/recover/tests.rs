@@ -34,7 +34,7 @@ fn members(ids: &[NodeId], voters: &[NodeId]) -> Payload {
 /// The directory of node 1 of three voters and a learner, with five entries.
 fn survivor(directory: &Path) -> Identity {
     let me = Identity { cluster_id: uuid::Uuid::from_u128(9), node_id: 1, format: 1 };
-    me.write(directory).unwrap();
+    me.replace(directory).unwrap();
     fs::write(directory.join("witness"), b"of the old cluster").unwrap();
     let nothing = tempfile::tempdir().unwrap();
     let header = LogHeader { cluster: *me.cluster_id.as_bytes(), node: 1, installing: None };

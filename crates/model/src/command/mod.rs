@@ -2,6 +2,7 @@
 //!
 //! | to find | look in |
 //! |---|---|
+//! | what is done to a change request | [`ChangeAction`] |
 //! | what a command changes | [`touched`] |
 //! | where a proposal comes from, and what it rests on | [`source`] |
 //!
@@ -12,6 +13,7 @@
 //! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
 //! at the end; `crates/consensus/tests/format.rs` pins their bytes.
 
+mod action;
 mod display;
 pub mod source;
 pub mod touched;
@@ -25,19 +27,20 @@ use super::{
     audit::AnchoredLog,
     encoding,
     error::Rejection,
-    feature::{LEVEL_MIN, ROLLOUTS, level_max},
+    feature::{LEVEL_MIN, level_max},
     flat::decode_without,
     key::Key,
     record::{DeletedId, IndexEntries, Revision},
     schema::StoredSchema,
     system::{
-        change::{ChangeDigest, ChangeId, Failure, NewEdition, NewVote},
+        change::ChangeId,
         environment::{Environment, EnvironmentName},
         person::PersonLabel,
-        rollout::{Candidate, Evidence, StagedEdition},
+        rollout::Candidate,
     },
     time::Timestamp,
 };
+pub use action::{ChangeAction, RolloutStage};
 use source::Tail;
 
 /// The precondition of a write: the state of the record that it replaces.
@@ -234,150 +237,6 @@ pub enum SystemCommand {
     },
     /// Holds all change requests that are open; in the log of a recovered cluster, after the entries of the one before.
     HoldChanges,
-}
-
-/// What is done to a change request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ChangeAction {
-    /// Creates it.
-    Create(Box<NewEdition>),
-    /// Replaces its edition. All approvals end.
-    Edit {
-        /// The edition before it. If there is another one, the verdict is [`Verdict::Stale`].
-        after: u32,
-        /// The precondition.
-        expect: Expect,
-        /// The edition.
-        edition: Box<NewEdition>,
-    },
-    /// Approves or rejects it, or reviews a bypass.
-    Vote(Box<NewVote>),
-    /// Takes it back.
-    Withdraw {
-        /// Why.
-        comment: String,
-    },
-    /// Leaves it to the cluster to apply it in its window.
-    Schedule {
-        /// The current edition.
-        edition: u32,
-        /// Its digest.
-        digest: ChangeDigest,
-    },
-    /// Closes it, because the cluster could not apply it; proposed by the leader itself when it is due.
-    Fail {
-        /// The current edition.
-        edition: u32,
-        /// Why.
-        failure: Failure,
-    },
-    /// Notes that the cluster can't take it back; proposed by the leader itself when it is due.
-    FailRevert {
-        /// The edition that was applied.
-        edition: u32,
-        /// Why.
-        failure: Failure,
-    },
-    /// Keeps what it has changed: nobody takes it back any more.
-    Keep {
-        /// The edition that was applied.
-        edition: u32,
-        /// Its digest.
-        digest: ChangeDigest,
-        /// Why.
-        comment: String,
-    },
-    /// Creates one that is released in stages.
-    CreateStaged(Box<StagedEdition>),
-    /// Replaces its edition by one that is released in stages. All approvals end.
-    EditStaged {
-        /// As of [`Self::Edit`].
-        after: u32,
-        /// The precondition.
-        expect: Expect,
-        /// The edition.
-        edition: Box<StagedEdition>,
-    },
-    /// Begins its rollout. If a record that it replaces is another one by then, the verdict is [`Verdict::Stale`].
-    BeginRollout {
-        /// The current edition.
-        edition: u32,
-        /// Its digest.
-        digest: ChangeDigest,
-        /// What its configs will be, as the digest has them.
-        candidates: Vec<Candidate>,
-    },
-    /// Ends a stage.
-    AdvanceRollout {
-        /// Which one.
-        at: RolloutStage,
-        /// By what evidence.
-        evidence: Evidence,
-    },
-    /// Lets its rollout wait for somebody.
-    PauseRollout {
-        /// At which stage.
-        at: RolloutStage,
-        /// Why.
-        comment: String,
-    },
-    /// Lets its rollout go on. The time of its stage begins again.
-    ResumeRollout {
-        /// At which stage.
-        at: RolloutStage,
-    },
-}
-
-/// A stage of a rollout, as the author of an action has seen it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RolloutStage {
-    /// The edition.
-    pub edition: u32,
-    /// The stages that have ended.
-    pub passed: u32,
-    /// Since when the present stage lasts, or goes on after a pause.
-    pub since: Timestamp,
-}
-
-impl ChangeAction {
-    /// The feature level that a node must know to apply it.
-    fn feature_level(&self) -> u32 {
-        match self {
-            Self::Create(_)
-            | Self::Edit { .. }
-            | Self::Vote(_)
-            | Self::Withdraw { .. }
-            | Self::Schedule { .. }
-            | Self::Fail { .. }
-            | Self::FailRevert { .. }
-            | Self::Keep { .. } => LEVEL_MIN,
-            Self::CreateStaged(_)
-            | Self::EditStaged { .. }
-            | Self::BeginRollout { .. }
-            | Self::AdvanceRollout { .. }
-            | Self::PauseRollout { .. }
-            | Self::ResumeRollout { .. } => ROLLOUTS,
-        }
-    }
-
-    /// Whether the cluster does it itself, in nobody's name.
-    fn is_of_the_cluster(&self) -> bool {
-        match self {
-            Self::Fail { .. } | Self::FailRevert { .. } => true,
-            Self::Create(_)
-            | Self::Edit { .. }
-            | Self::Vote(_)
-            | Self::Withdraw { .. }
-            | Self::Schedule { .. }
-            | Self::Keep { .. }
-            | Self::CreateStaged(_)
-            | Self::EditStaged { .. }
-            | Self::BeginRollout { .. }
-            | Self::AdvanceRollout { .. }
-            | Self::PauseRollout { .. }
-            | Self::ResumeRollout { .. } => false,
-        }
-    }
 }
 
 /// A change of the rules of an environment.
