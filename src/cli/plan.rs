@@ -103,6 +103,11 @@ pub(super) struct ApplyPlan {
     pub(super) mask: Mask,
 }
 
+fn has_same_schema(one: &ManifestDefinition, other: &ManifestDefinition) -> bool {
+    let text = |of: &ManifestDefinition| of.schema.as_ref().map(Value::to_string);
+    text(one) == text(other) && one.format_assertion == other.format_assertion
+}
+
 impl ApplyPlan {
     /// Compares files with the cluster. With `prune`, configs that are missing from the files are deleted, in definitions
     /// that the files contain.
@@ -257,9 +262,8 @@ impl ApplyPlan {
                 if_match: if_match.take(),
             });
         }
-        let text = |schema: &Option<Value>| schema.as_ref().map(Value::to_string);
         let mut indexes = now.indexes.clone();
-        if text(&now.schema) != text(&wanted.schema) || now.format_assertion != wanted.format_assertion {
+        if !has_same_schema(now, &wanted) {
             // The schema need not have the fields of indexes that are dropped.
             indexes.retain(|path| wanted.indexes.contains(path));
             if indexes.len() < now.indexes.len() {
