@@ -169,7 +169,8 @@ impl Restoration {
         create_log(&directory.join(LOG_DIRECTORY), &identity, last)
             .map_err(|error| format!("the log in {} can't be created: {error}", directory.display()))?;
         at_rest.converted()?;
-        identity.write(directory)?;
+        // It has its log already, so it does not join.
+        identity.replace(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         Ok((last.index, identity.cluster_id))
     }
 }
