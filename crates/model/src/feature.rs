@@ -8,7 +8,7 @@
 //! | level | the versions that know it | what it adds |
 //! |---|---|---|
 //! | 1 | 1.0 | everything |
-//! | 2 | none yet | [rollouts](ROLLOUTS), as far as the state decides them |
+//! | 2 | 1.1 | [rollouts](ROLLOUTS), and the verb `report` |
 //!
 //! A command, a change of what applying does and a change of a stored or sent byte each follow a level: they are used
 //! when `state.feature_level()` is at least that. Until a level is released, more may be added to it.
@@ -19,11 +19,11 @@
 /// The level of a cluster that was never raised.
 pub const LEVEL_MIN: u32 = 1;
 
-/// The level of rollouts (`system/rollout.rs`). No version begins one yet.
+/// The level of rollouts (`system/rollout.rs`).
 pub const ROLLOUTS: u32 = 2;
 
 /// The highest level that this version knows.
-const LEVEL_MAX: u32 = 1;
+const LEVEL_MAX: u32 = 2;
 
 /// A level that only tests have, and that adds nothing but itself (`sabotage.rs`).
 pub const TEST_LEVEL: u32 = LEVEL_MAX + 1;

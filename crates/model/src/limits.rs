@@ -191,6 +191,10 @@ pub const ROLLOUT_CANDIDATE_BYTES_MAX: u64 = 1 << 20;
 pub const ROLLOUT_STAGES_MAX: usize = 10;
 /// Seconds of all stages of one rollout, and of each other time of its plan: a week.
 pub const ROLLOUT_TIME_S_MAX: u32 = 7 * 24 * 60 * 60;
+/// The largest name of a reader, in bytes.
+pub const READER_BYTES_MAX: usize = 255;
+/// The labels of a reader as it sends them, in bytes.
+pub const READER_LABELS_BYTES_MAX: usize = 1024;
 /// Labels of a reader, and labels and values of a stage.
 pub const ROLLOUT_LABELS_MAX: usize = 16;
 /// Bytes of the name or the value of a label.

@@ -23,10 +23,12 @@ use crate::{
     error::RolloutBound,
     key::Key,
     limits::{
-        GATE_NAME_BYTES_MAX, LABEL_BYTES_MAX, ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX,
-        ROLLOUT_GATES_MAX, ROLLOUT_LABELS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
+        GATE_NAME_BYTES_MAX, LABEL_BYTES_MAX, READER_BYTES_MAX, READER_LABELS_BYTES_MAX,
+        ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX, ROLLOUT_LABELS_MAX,
+        ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
     },
     time::Timestamp,
+    unseen::is_unseen,
 };
 
 /// All readers, as [`Stage::share`].
@@ -185,6 +187,48 @@ pub struct StagedEdition {
     pub edition: NewEdition,
     /// How it is released.
     pub plan: Plan,
+}
+
+/// What is wrong with what a reader says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReaderError {
+    /// Its name.
+    #[error("a reader's name has 1 to {READER_BYTES_MAX} bytes, and no characters that can't be seen")]
+    Id,
+    /// Its labels.
+    #[error(
+        "a reader's labels are `name=value` with commas between: at most {ROLLOUT_LABELS_MAX}, each name once, and \
+         {READER_LABELS_BYTES_MAX} bytes in all"
+    )]
+    Labels,
+}
+
+impl Reader {
+    /// A reader by its name and its labels: `ring=canary,region=eu`, or nothing.
+    ///
+    /// # Errors
+    /// When one of them has another form, or is too large.
+    pub fn parse(id: &str, labels: &str) -> Result<Self, ReaderError> {
+        if !is_name(id, READER_BYTES_MAX) || id.contains(is_unseen) {
+            return Err(ReaderError::Id);
+        }
+        if labels.len() > READER_LABELS_BYTES_MAX || labels.contains(is_unseen) {
+            return Err(ReaderError::Labels);
+        }
+        let parts = labels.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let label = |part: &str| {
+            let (name, value) = part.split_once('=')?;
+            let (name, value) = (name.trim(), value.trim());
+            (!name.is_empty() && !value.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+        };
+        let labels: Option<Vec<(String, String)>> = parts.map(label).collect();
+        let labels = labels.ok_or(ReaderError::Labels)?;
+        let names: BTreeSet<&str> = labels.iter().map(|(name, _)| name.as_str()).collect();
+        if names.len() != labels.len() || labels.len() > ROLLOUT_LABELS_MAX {
+            return Err(ReaderError::Labels);
+        }
+        Ok(Self { id: id.to_owned(), labels })
+    }
 }
 
 impl Stage {
@@ -394,6 +438,22 @@ mod tests {
 
     fn change() -> ChangeId {
         ChangeId::parse("AbCdEf012345").unwrap()
+    }
+
+    #[test]
+    fn a_reader_says_its_name_and_its_labels() {
+        let read = Reader::parse("host-17", "ring=canary, region=eu,").unwrap();
+        assert_eq!(read, reader("host-17", &[("ring", "canary"), ("region", "eu")]));
+        assert_eq!(Reader::parse("ä", "").unwrap(), reader("ä", &[]));
+        let long = "x".repeat(READER_BYTES_MAX + 1);
+        for id in ["", "a\nb", &long] {
+            assert_eq!(Reader::parse(id, ""), Err(ReaderError::Id), "{id}");
+        }
+        let many: Vec<String> = (0..=ROLLOUT_LABELS_MAX).map(|number| format!("l{number}=v")).collect();
+        let large = format!("a={}", "x".repeat(READER_LABELS_BYTES_MAX));
+        for labels in ["a", "a=", "=b", "a=1,a=2", "a=\u{7}", &many.join(","), &large] {
+            assert_eq!(Reader::parse("r", labels), Err(ReaderError::Labels), "{labels}");
+        }
     }
 
     #[test]
