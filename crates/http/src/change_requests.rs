@@ -20,6 +20,7 @@ use super::{
     json::Object,
     openapi::schemas::{integer, text},
     reply::{Problem, Rendering, Reply},
+    rollouts::{self, PLAN},
 };
 use concord_model::{
     command::Expect,
@@ -30,7 +31,10 @@ use concord_model::{
     },
     query::{self, QueryError},
     record::Revision,
-    system::change::{ApplyMode, Timing, Window},
+    system::{
+        change::{ApplyMode, Timing, Window},
+        rollout::Plan,
+    },
     time::Timestamp,
 };
 use concord_service::{
@@ -40,7 +44,7 @@ use concord_service::{
 };
 
 /// The phases of change requests, as a list selects them.
-pub(super) const PHASES: [&str; 5] = ["open", "scheduled", "held", "applied", "closed"];
+pub(super) const PHASES: [&str; 6] = ["open", "scheduled", "rolling", "held", "applied", "closed"];
 /// The states of reverts, as a list selects them.
 pub(super) const REVERTS: [&str; 6] = ["possible", "armed", "held", "done", "failed", "kept"];
 /// Who applies a change request: the names in a body.
@@ -59,6 +63,7 @@ pub(super) struct EditionBody {
     description: String,
     operations: Vec<Proposed>,
     timing: Timing,
+    plan: Option<Plan>,
 }
 
 /// An operation in a body.
@@ -104,6 +109,7 @@ pub(super) fn edition(fields: &mut BodyFields) -> EditionBody {
         description: fields.optional("description", &DESCRIPTION).unwrap_or_default(),
         operations: fields.required("operations", &OPERATIONS),
         timing: timing(fields),
+        plan: fields.nullable("rollout", &PLAN),
     }
 }
 
@@ -187,8 +193,8 @@ impl EditionBody {
         self,
         service: &Service,
         request: &BodyRequest,
-    ) -> Result<(NewEdition, Rollbacks), Problem> {
-        let Self { title, description, operations, timing } = self;
+    ) -> Result<(NewEdition, Option<Plan>, Rollbacks), Problem> {
+        let Self { title, description, operations, timing, plan } = self;
         let is_alone = operations.len() == 1;
         let mut records = Vec::with_capacity(operations.len());
         let mut alone = None;
@@ -216,7 +222,7 @@ impl EditionBody {
         }
         let operations = alone.unwrap_or(ProposedOperations::Records(records));
         let seal = concord_service::random_seal()?;
-        Ok((NewEdition { title, description, operations, timing, seal }, rollbacks))
+        Ok((NewEdition { title, description, operations, timing, seal }, plan, rollbacks))
     }
 }
 
@@ -244,7 +250,7 @@ pub(super) fn withdrawn(fields: &mut BodyFields) -> String {
     fields.optional("comment", &COMMENT).unwrap_or_default()
 }
 
-const COMMENT: FieldType<String> =
+pub(super) const COMMENT: FieldType<String> =
     FieldType { read: fields::string, schema: |_| text().max_length(Some(CHANGE_COMMENT_BYTES_MAX)).into() };
 
 const DIGEST: FieldType<[u8; 32]> = FieldType {
@@ -276,9 +282,14 @@ pub(super) fn digest_text(digest: &[u8; 32]) -> String {
 pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     request.condition.for_create()?;
-    let (edition, _held) = request.read(&service, edition).await?.into_edition(&service, &request).await?;
+    let body = request.read(&service, edition).await?;
+    let (edition, plan, _held) = body.into_edition(&service, &request).await?;
     let id = concord_service::new_change_id(request.caller.idempotency_key)?;
-    let stored = service.changes.write(request.caller, ChangeWrite::Create { id, edition }).await?;
+    let write = match plan {
+        None => ChangeWrite::Create { id, edition },
+        Some(plan) => ChangeWrite::CreateStaged { id, edition, plan },
+    };
+    let stored = service.changes.write(request.caller, write).await?;
     let location = format!("{CHANGE_REQUESTS}{}", stored.change.id);
     let data = record(&stored.change).to_string();
     Ok(Reply::created("change request created", &data, &location).for_change(&stored))
@@ -363,8 +374,13 @@ pub(super) async fn get(service: Service, request: ReadRequest) -> Result<Reply,
 pub(super) async fn edit(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let if_match = if_match(request.condition)?;
-    let (edition, _held) = request.read(&service, edition).await?.into_edition(&service, &request).await?;
-    let write = ChangeWrite::Edit { id: request.name, edition, if_match };
+    let body = request.read(&service, edition).await?;
+    let (edition, plan, _held) = body.into_edition(&service, &request).await?;
+    let id = request.name;
+    let write = match plan {
+        None => ChangeWrite::Edit { id, edition, if_match },
+        Some(plan) => ChangeWrite::EditStaged { id, edition, plan, if_match },
+    };
     answered("change request edited", service.changes.write(request.caller, write).await)
 }
 
@@ -412,8 +428,12 @@ pub(super) async fn apply(service: Service, request: BodyRequest) -> Result<Repl
     let digest = request.read(&service, applied).await?;
     let write = ChangeWrite::Apply { id: request.name, digest };
     let stored = service.changes.write(request.caller, write).await;
-    let is_left = stored.as_ref().is_ok_and(|stored| stored.change.scheduled.is_some());
-    answered(if is_left { "change request scheduled" } else { "change request applied" }, stored)
+    let message = match stored.as_ref().map(|stored| stored.change.phase) {
+        Ok("scheduled") => "change request scheduled",
+        Ok("rolling") => "rollout begun",
+        Ok(_) | Err(_) => "change request applied",
+    };
+    answered(message, stored)
 }
 
 /// Takes back what was applied.
@@ -443,7 +463,10 @@ pub(super) async fn withdraw(service: Service, request: BodyRequest) -> Result<R
     answered("change request withdrawn", service.changes.write(request.caller, write).await)
 }
 
-fn answered(message: &'static str, stored: Result<StoredChange, Refusal>) -> Result<Reply, Problem> {
+pub(super) fn answered(
+    message: &'static str,
+    stored: Result<StoredChange, Refusal>,
+) -> Result<Reply, Problem> {
     let stored = stored?;
     Ok(Reply::ok(message, &record(&stored.change).to_string()).for_change(&stored))
 }
@@ -457,7 +480,7 @@ fn if_match(condition: Condition) -> Result<Option<Revision>, Problem> {
 }
 
 /// A digest says more than a revision does.
-fn unconditional(condition: Condition) -> Result<(), Problem> {
+pub(super) fn unconditional(condition: Condition) -> Result<(), Problem> {
     if condition == Condition::Unconditional {
         return Ok(());
     }
@@ -485,6 +508,7 @@ fn record(change: &ChangeView) -> Value {
         "schedule": when("schedule"),
         "revert_after_s": change.timing.revert_after_s,
         "scheduled": when("scheduled"),
+        "rollout": change.rollout.as_ref().map(rollouts::rollout),
         "config_definition_keys": change.definitions,
         "environment": change.environment,
         "environments": change.environments,

@@ -68,6 +68,9 @@ pub(super) enum Code {
     QuotaExceeded,
     RequestInvalid,
     RevisionCompacted,
+    RolloutActive,
+    RolloutInvalid,
+    RolloutStage,
     SchemaInvalid,
     StorageFull,
     TooLarge,
@@ -75,6 +78,7 @@ pub(super) enum Code {
     TooManyChanges,
     TooManyEnvironments,
     TooManyPersons,
+    TooManyRollouts,
     Unauthorized,
     Unavailable,
     UniqueTaken,
@@ -82,7 +86,7 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 67] = [
+    pub(super) const ALL: [(Self, &'static str); 71] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
         (Self::AuditOff, "not_found_error"),
@@ -140,6 +144,9 @@ impl Code {
         (Self::QuotaExceeded, "storage_full"),
         (Self::RequestInvalid, "validation_error"),
         (Self::RevisionCompacted, "expired_error"),
+        (Self::RolloutActive, "conflict_error"),
+        (Self::RolloutInvalid, "validation_error"),
+        (Self::RolloutStage, "conflict_error"),
         (Self::SchemaInvalid, "validation_error"),
         (Self::StorageFull, "storage_full"),
         (Self::TooLarge, "payload_too_large"),
@@ -147,6 +154,7 @@ impl Code {
         (Self::TooManyChanges, "conflict_error"),
         (Self::TooManyEnvironments, "conflict_error"),
         (Self::TooManyPersons, "conflict_error"),
+        (Self::TooManyRollouts, "conflict_error"),
         (Self::Unauthorized, "unauthorized_error"),
         (Self::Unavailable, "unavailable_error"),
         (Self::UniqueTaken, "conflict_error"),
@@ -212,6 +220,9 @@ impl Code {
             Self::QuotaExceeded => "quota_exceeded",
             Self::RequestInvalid => "request_invalid",
             Self::RevisionCompacted => "revision_compacted",
+            Self::RolloutActive => "rollout_active",
+            Self::RolloutInvalid => "rollout_invalid",
+            Self::RolloutStage => "rollout_stage",
             Self::SchemaInvalid => "schema_invalid",
             Self::StorageFull => "storage_full",
             Self::TooLarge => "too_large",
@@ -219,6 +230,7 @@ impl Code {
             Self::TooManyChanges => "too_many_changes",
             Self::TooManyEnvironments => "too_many_environments",
             Self::TooManyPersons => "too_many_persons",
+            Self::TooManyRollouts => "too_many_rollouts",
             Self::Unauthorized => "unauthorized",
             Self::Unavailable => "unavailable",
             Self::UniqueTaken => "unique_taken",
@@ -286,12 +298,10 @@ impl Code {
             Rejection::TooManyPersons => Self::TooManyPersons,
             Rejection::ChangeNotFound => Self::ChangeNotFound,
             Rejection::ChangeExists | Rejection::ChangeClosed => Self::ChangeClosed,
-            // No route begins a rollout yet: these get codes of their own with the routes.
-            Rejection::RolloutActive { .. }
-            | Rejection::TooManyRollouts
-            | Rejection::RolloutStage
-            | Rejection::RolloutWaits(_) => Self::Conflict,
-            Rejection::RolloutInvalid(_) => Self::ChangeInvalid,
+            Rejection::RolloutActive { .. } => Self::RolloutActive,
+            Rejection::TooManyRollouts => Self::TooManyRollouts,
+            Rejection::RolloutStage | Rejection::RolloutWaits(_) => Self::RolloutStage,
+            Rejection::RolloutInvalid(_) => Self::RolloutInvalid,
             Rejection::ChangeHeld => Self::ChangeStale,
             Rejection::ChangeDigest => Self::ChangeDigest,
             Rejection::NotApproved { .. } | Rejection::EditionRejected => Self::NotApproved,

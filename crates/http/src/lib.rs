@@ -80,6 +80,7 @@ mod quota;
 mod read;
 mod reply;
 mod rewriting;
+mod rollouts;
 mod schema;
 pub mod server;
 mod shape;

@@ -88,6 +88,7 @@ mod redaction;
 mod reload;
 mod request;
 mod retry;
+mod rollouts;
 mod schemas;
 mod slowness;
 pub mod spans;
@@ -126,6 +127,7 @@ use membership::ClusterMembers;
 use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
+use rollouts::{evidence::EvidenceStore, task::RolloutTask};
 use schemas::{Schemas, Validators};
 use slowness::SlowWrites;
 use watch::Watches;
@@ -161,8 +163,10 @@ pub use request::{
     ALARMS, AccessWrite, Alarm, AuditWrite, BypassRequest, Caller, ChangeJudgement, ChangeWrite, Check,
     CheckCondition, ClusterView, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, KeyPatch,
     LazySchema, Level, MemberView, NewEdition, NewFreeze, NewProtection, NewSchema, NewUnique, Principal,
-    ProposedOperations, Refusal, Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
+    ProposedOperations, Refusal, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
+    Write,
 };
+pub use rollouts::view::{PassedView, PauseView, RolloutStatus, RolloutView};
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
     batch::check_operation_count,
@@ -328,6 +332,7 @@ impl Service {
         let changes = Arc::new(ChangeRequests::new(&cx, &clock, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
+        let evidence = Arc::new(EvidenceStore::default());
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
         let members = Arc::new(ClusterMembers {
@@ -341,6 +346,7 @@ impl Service {
             keys: keys.clone(),
             anchors: anchors.clone(),
             due_changes: Arc::new(DueChanges::new(&cx, &clock, &writes)),
+            rollouts: Arc::new(RolloutTask::new(&cx, &clock, &evidence)),
             forming: tokio::sync::Mutex::new(()),
         });
         let units = Units {

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     access_keys, across, audit, batch, change_requests, cluster, configs, console, definitions, docs,
-    environments, extract::BodyRequest, flags, history, metrics, read, schema, server::boxed, watch,
+    environments, extract::BodyRequest, flags, history, metrics, read, rollouts, schema, server::boxed,
+    watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -415,6 +416,39 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "withdraw_change_request",
         keyed_with_body!(change_requests::withdraw),
     ),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/pause",
+        Needs(Verb::Approve),
+        "pause_rollout",
+        keyed_with_body!(rollouts::pause),
+    )
+    .without_body(),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/resume",
+        Needs(Verb::Approve),
+        "resume_rollout",
+        keyed_with_body!(rollouts::resume),
+    )
+    .without_body(),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/advance",
+        Needs(Verb::Approve),
+        "advance_rollout",
+        keyed_with_body!(rollouts::advance),
+    )
+    .without_body(),
+    // By those who may approve, write, or have sent an edition.
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/abort",
+        Needs(Verb::Read),
+        "abort_rollout",
+        keyed_with_body!(rollouts::abort),
+    )
+    .without_body(),
     // The audit log.
     Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show))
         .parameters(&["node", "after", "before", "limit", "since", "until", "key", "definition", "outcome"])

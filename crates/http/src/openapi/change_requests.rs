@@ -15,6 +15,7 @@ use super::{
 use crate::{
     body::fields::schema_of,
     change_requests::{APPLY_MODES, PHASES, REVERTS, applied, digest_schema, edition, judged, withdrawn},
+    rollouts::steered,
 };
 use concord_model::limits::Limits;
 
@@ -31,7 +32,7 @@ fn change() -> Value {
         "change_id": "7hQx2mVb9KsT", "title": "raise the limit of acme", "description": "", "phase": "open",
         "bypass": false, "edition": 1, "digest": DIGEST, "apply": "when_approved",
         "schedule": { "not_before": "2026-11-29T04:00:00.000000Z", "not_after": "2026-11-29T05:00:00.000000Z" },
-        "revert_after_s": 7200, "scheduled": null, "config_definition_keys": ["prod.limits"],
+        "revert_after_s": 7200, "scheduled": null, "rollout": null, "config_definition_keys": ["prod.limits"],
         "environment": null, "environments": ["prod"], "revision": 2051, "sender": party(), "attested": true, "unattested": [], "sent_at": "2026-11-28T12:00:00.000001Z",
         "expires_at": "2026-12-28T12:00:00.000001Z", "authors": [party()], "approvals_needed": 1,
         "approvals_counted": 0, "approved": false, "stale": null, "waits": null, "approvals": [], "rejections": [], "reviews": [],
@@ -53,7 +54,7 @@ fn new_edition() -> Value {
 
 /// The operations of this file.
 pub(super) fn operations() -> Vec<OperationEntry> {
-    [collection(), editions(), votes()].into_iter().flatten().collect()
+    [collection(), editions(), votes(), super::rollouts::operations()].into_iter().flatten().collect()
 }
 
 fn collection() -> Vec<OperationEntry> {
@@ -71,7 +72,7 @@ fn collection() -> Vec<OperationEntry> {
                 "The operations are those of a batch that change something, and three that are alone in their change \
                  request. They are validated now, and resolved into the data that will be stored. Nothing of them is \
                  changed before the change request is applied: by a person, or by the cluster with `when_approved` or a \
-                 `schedule`. With `revert_after_s` the cluster gives its configs back the data that they had.",
+                 `schedule`. With `rollout` it reaches few readers first. With `revert_after_s` the cluster gives its configs back the data that they had.",
             )
             .parameters(WRITE_PARAMETERS)
             .body("NewChangeRequest", new_edition())
@@ -93,12 +94,12 @@ fn collection() -> Vec<OperationEntry> {
 }
 
 /// An operation on a change request.
-fn on(id: &'static str, summary: &str, about: &str) -> OperationEntry {
+pub(super) fn on(id: &'static str, summary: &str, about: &str) -> OperationEntry {
     describe(TAG, id, summary).description(about).parameters(WRITE_PARAMETERS)
 }
 
 /// Its responses.
-fn ends(entry: OperationEntry, message: &str) -> OperationEntry {
+pub(super) fn ends(entry: OperationEntry, message: &str) -> OperationEntry {
     entry
         .success(200, message, payload("ChangeRequest", change()), RECORD_HEADERS)
         .refusals(WRITE_REFUSALS)
@@ -165,7 +166,8 @@ fn votes() -> Vec<OperationEntry> {
                 "apply_change_request",
                 "Apply a change request",
                 "All of its operations, as one entry of the log. Of two who apply it, one does; the other gets the same \
-                 response. Before `schedule.not_before` it is left to the cluster, which applies it then.",
+                 response. Before `schedule.not_before` it is left to the cluster, which applies it then. With a `rollout` it \
+                 begins, and the cluster applies it after its last stage.",
             )
             .body("AppliedDigest", json!({ "digest": DIGEST })),
             "change request applied",
@@ -206,14 +208,15 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
         ("Judgement", schema_of(limits, judged).into()),
         ("AppliedDigest", schema_of(limits, applied).into()),
         ("Withdrawal", schema_of(limits, withdrawn).into()),
+        ("Steering", schema_of(limits, steered).into()),
     ]
 }
 
-fn null_or(other: impl Into<RefOr<Schema>>) -> RefOr<Schema> {
+pub(super) fn null_or(other: impl Into<RefOr<Schema>>) -> RefOr<Schema> {
     OneOfBuilder::new().item(other.into()).item(ObjectBuilder::new().schema_type(Type::Null)).into()
 }
 
-fn list_of(item: impl Into<RefOr<Schema>>) -> RefOr<Schema> {
+pub(super) fn list_of(item: impl Into<RefOr<Schema>>) -> RefOr<Schema> {
     ArrayBuilder::new().items(item.into()).into()
 }
 
@@ -269,7 +272,7 @@ fn party_fields() -> Vec<SchemaField> {
 }
 
 /// Somebody.
-fn party_schema() -> RefOr<Schema> {
+pub(super) fn party_schema() -> RefOr<Schema> {
     closed(party_fields(), Vec::new()).into()
 }
 
@@ -349,6 +352,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("schedule", null_or(schedule)),
         ("revert_after_s", nullable(Type::Integer).into()),
         ("scheduled", null_or(scheduled)),
+        ("rollout", null_or(super::rollouts::rollout())),
         ("config_definition_keys", list_of(text())),
         ("environment", text_or_null()),
         ("environments", list_of(text())),

@@ -9,7 +9,7 @@
 //! | history, rollback and watches | `history_and_watch` |
 //! | access keys and the audit log | `access_keys` |
 //! | environments | `environments` |
-//! | change requests | `change_requests` |
+//! | change requests; their rollouts | `change_requests`, `rollouts` |
 //! | the cluster; the operations that need no key | `cluster` |
 //! | how an operation is described | `builder` |
 //! | parameters that operations share | `parameters` |
@@ -38,6 +38,7 @@ mod headers;
 mod history_and_watch;
 mod parameters;
 mod refusals;
+mod rollouts;
 pub(crate) mod schemas;
 #[cfg(test)]
 mod tests;

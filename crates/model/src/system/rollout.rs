@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::change::{ChangeId, NewEdition};
 use crate::{
     access_key::KeyId,
+    command::RolloutStage,
     encoding,
     error::RolloutBound,
     key::Key,
@@ -334,6 +335,22 @@ impl Rollout {
     pub fn stage(&self) -> Option<usize> {
         let passed = self.progress.as_ref()?.passed.len();
         (passed < self.plan.stages.len()).then_some(passed)
+    }
+
+    /// The present stage as an action names it; `None` before it begins.
+    #[must_use]
+    pub fn at(&self) -> Option<RolloutStage> {
+        let progress = self.progress.as_ref()?;
+        let passed = u32::try_from(progress.passed.len()).unwrap_or(u32::MAX);
+        Some(RolloutStage { edition: self.edition, passed, since: progress.since })
+    }
+
+    /// Until when the present stage lasts at least; `None` before it begins and after its last stage.
+    #[must_use]
+    pub fn stage_until(&self) -> Option<Timestamp> {
+        let stage = self.plan.stages.get(self.stage()?)?;
+        let since = self.progress.as_ref()?.since;
+        Some(Timestamp(since.0.saturating_add(u64::from(stage.for_s) * 1_000_000)))
     }
 
     /// Whether all stages have ended and nothing keeps it from being applied.

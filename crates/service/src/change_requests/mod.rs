@@ -35,6 +35,7 @@ use crate::{
 use concord_model::{
     command::IdempotencyKey,
     error::Rejection,
+    feature::LEVEL_MIN,
     query::Page,
     record::Revision,
     system::change::{ChangeId, ID_CHARS},
@@ -99,7 +100,7 @@ fn random<const N: usize>() -> Result<[u8; N], Refusal> {
 pub struct ChangeQuery {
     /// Page and direction, by time of creation; the search looks in titles and ids.
     pub page: Page,
-    /// Only those in this phase: `open`, `scheduled`, `held`, `applied`, `closed`.
+    /// Only those in this phase: `open`, `scheduled`, `rolling`, `held`, `applied`, `closed`.
     pub phase: Option<String>,
     /// Only those that this environment's rules are for.
     pub environment: Option<String>,
@@ -207,6 +208,7 @@ impl ChangeRequests {
     pub async fn write(&self, caller: Caller, write: ChangeWrite) -> Result<StoredChange, Refusal> {
         let principal = caller.principal.clone();
         let id = ChangeId::parse(write.id()).ok_or(Rejection::ChangeNotFound)?;
+        self.expect_level(&write)?;
         // Another one may have applied it, or taken it back: that is answered as the own request is.
         let may_be_earlier = caller.idempotency_key.is_some() || write.is_of_records();
         let mut written = self.writes.write(caller, Write::Change(Box::new(write))).await?;
@@ -216,6 +218,19 @@ impl ChangeRequests {
         // By the time of a retry it may be gone, or of definitions that the key may not read.
         let change = self.shown(state, &principal, id, false).await.map_err(Refusal::after_done)?;
         Ok(StoredChange { change, written })
+    }
+
+    /// Rejects what a node of an earlier version could not read. The level of a cluster never falls.
+    fn expect_level(&self, write: &ChangeWrite) -> Result<(), Refusal> {
+        let level = self.cx.consensus().map_or(LEVEL_MIN, |consensus| consensus.state().feature_level());
+        if level >= write.feature_level() {
+            return Ok(());
+        }
+        let needed = write.feature_level();
+        let text = format!(
+            "the cluster is at feature level {level}, and a rollout needs level {needed}: upgrade all members first"
+        );
+        Err(Refusal::Conflict(text))
     }
 
     /// A change request as a client sees it, if the client may.

@@ -15,6 +15,7 @@ use crate::{
         environments_of, is_rejected, stale_operation, stale_revert_text, stale_text,
     },
     request::Principal,
+    rollouts::{self, view::RolloutView},
 };
 use concord_model::{
     record::Revision,
@@ -35,7 +36,7 @@ pub struct ChangeView {
     pub title: String,
     /// Why; empty for nothing.
     pub description: String,
-    /// `open`, `scheduled`, `held`, `applied` or `closed`.
+    /// `open`, `scheduled`, `rolling`, `held`, `applied` or `closed`.
     pub phase: &'static str,
     /// Whether it is a write that passed the rules.
     pub is_bypass: bool,
@@ -47,6 +48,8 @@ pub struct ChangeView {
     pub timing: Timing,
     /// Who has left it to the cluster.
     pub scheduled: Option<ScheduledView>,
+    /// How it is released in stages, while it is pending.
+    pub rollout: Option<RolloutView>,
     /// The definitions that it changes.
     pub definitions: Vec<String>,
     /// The environment that it changes.
@@ -330,6 +333,7 @@ pub(super) fn of(
         digest: edition.digest,
         timing: edition.timing,
         scheduled,
+        rollout: state.rollout(found.id()).map(|rollout| rollouts::view::of(state, rollout, now, &party)),
         definitions,
         environment,
         environments: environments_of(state, found.scope()).into_iter().collect(),

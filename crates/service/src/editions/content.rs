@@ -25,18 +25,22 @@ use concord_model::{
         source::{DefinitionThen, Guard},
     },
     document::{self, Document},
+    error::{Rejection, RolloutBound},
     key::Key,
     record::{DeletedId, Revision},
     schema::{Formats, StoredSchema},
     system::{
         change::{ChangeDigest, ChangeId, Scope, Timing},
         environment::{Environment, EnvironmentName},
+        rollout::{Candidate, Plan, Rollout},
     },
 };
 use concord_state::State;
 
 /// The version of the encoding below. It is the first thing that the digest covers.
 const VERSION: u8 = 1;
+/// The version with a plan: of an edition that is released in stages.
+const VERSION_STAGED: u8 = 2;
 /// Stored data was bounded when it was accepted, perhaps by a node with a higher limit.
 const STORED_JSON_DEPTH_MAX: usize = crate::request::STORED_JSON_DEPTH_MAX;
 
@@ -416,6 +420,19 @@ pub(crate) fn bases_of(state: &State, operations: &[StoredOperation]) -> Vec<Gua
     bases
 }
 
+/// An edition, as its digest names it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named<'a> {
+    /// The change request.
+    pub(crate) id: &'a ChangeId,
+    /// Its number.
+    pub(crate) number: u32,
+    /// When it is applied, and taken back.
+    pub(crate) timing: &'a Timing,
+    /// How it is released, if in stages.
+    pub(crate) plan: Option<&'a Plan>,
+}
+
 /// Everything that the digest covers.
 #[derive(Serialize)]
 struct Digested<'a> {
@@ -431,23 +448,55 @@ struct Digested<'a> {
 /// nobody learns from a digest whether they have guessed a secret value.
 pub(crate) fn digest_of(
     seal: &[u8; 32],
-    (id, edition, timing): (&ChangeId, u32, &Timing),
+    named: Named<'_>,
     bases: &[Guard],
     operations: &[StoredOperation],
 ) -> ChangeDigest {
-    let digested = Digested { version: VERSION, id, edition, timing, bases, operations };
+    let Named { id, number: edition, timing, plan } = named;
+    let version = if plan.is_some() { VERSION_STAGED } else { VERSION };
+    let digested = Digested { version, id, edition, timing, bases, operations };
     // Each part has its length before it, so no two editions have the same bytes.
     // A digest of nothing would be that of every edition.
-    let bytes = postcard::to_stdvec(&digested).expect("postcard encodes all of these types");
+    let mut bytes = postcard::to_stdvec(&digested).expect("postcard encodes all of these types");
+    if let Some(plan) = plan {
+        bytes = postcard::to_extend(plan, bytes).expect("postcard encodes all of these types");
+    }
     let mut mac = Hmac::<Sha256>::new_from_slice(seal).expect("HMAC takes a key of any length");
     mac.update(&bytes);
     mac.finalize().into_bytes().into()
 }
 
+/// What the configs of an edition will be, in the order of a rollout's candidates.
+///
+/// # Errors
+/// When it does anything but update configs that exist, or they are too many or too large for a rollout.
+pub(crate) fn candidates_of(
+    state: &State,
+    operations: &[StoredOperation],
+) -> Result<Vec<Candidate>, Rejection> {
+    let mut last: BTreeMap<(u64, Key), Arc<str>> = BTreeMap::new();
+    for operation in operations {
+        let StoredOperation::PutConfig { definition, config, data } = operation else {
+            return Err(Rejection::RolloutInvalid(RolloutBound::NotUpdates));
+        };
+        let found = state.definition(definition.as_str());
+        let found = found.filter(|found| found.config(config.as_str()).is_some());
+        let found = found.ok_or(Rejection::RolloutInvalid(RolloutBound::NotUpdates))?;
+        last.insert((found.definition.id, config.clone()), Arc::clone(data));
+    }
+    let candidates: Vec<Candidate> =
+        last.into_iter().map(|((definition, key), data)| Candidate { definition, key, data }).collect();
+    Rollout::check_candidates(&candidates).map_err(Rejection::RolloutInvalid)?;
+    Ok(candidates)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concord_model::command::Expect;
+    use concord_model::{
+        command::Expect,
+        system::rollout::{OnFail, Stage},
+    };
 
     fn key(text: &str) -> Key {
         Key::parse(text).unwrap()
@@ -466,8 +515,19 @@ mod tests {
         let (two, list) = (vec![put("2")], vec![put("1"), put("2")]);
         let (manual, timed) = (Timing::default(), Timing { revert_after_s: Some(7), ..Timing::default() });
         let of = |seal: u8, (id, edition), bases: &[Guard], operations: &[StoredOperation]| {
-            digest_of(&[seal; 32], (id, edition, &manual), bases, operations)
+            let named = Named { id, number: edition, timing: &manual, plan: None };
+            digest_of(&[seal; 32], named, bases, operations)
         };
+        let stage = Stage { labels: Vec::new(), share: 500, for_s: 60, min_healthy: 1 };
+        let plan = |max_failed| Plan {
+            stages: vec![stage.clone()],
+            max_failed,
+            gates: Vec::new(),
+            on_fail: OnFail::Abort,
+            timeout_s: 60,
+        };
+        let with = |timing, plan| digest_of(&[1; 32], Named { id: &one, number: 1, timing, plan }, &at, &two);
+        let (strict, lax) = (plan(0), plan(1));
         let first = of(1, (&one, 1), &at, &two);
         assert_eq!(first, of(1, (&one, 1), &at, &two));
         for different in [
@@ -477,10 +537,12 @@ mod tests {
             of(1, (&one, 1), &absent, &two),
             of(1, (&one, 1), &at, &list),
             of(1, (&one, 1), &at, &[put("3")]),
-            digest_of(&[1; 32], (&one, 1, &timed), &at, &two),
+            with(&timed, None),
+            with(&manual, Some(&strict)),
         ] {
             assert_ne!(first, different);
         }
+        assert_ne!(with(&manual, Some(&strict)), with(&manual, Some(&lax)), "it covers the plan");
     }
 
     #[test]

@@ -212,6 +212,11 @@ impl FoundChange<'_> {
         }
     }
 
+    /// Who has begun its rollout, while it rolls; `None` for the cluster.
+    pub(crate) fn beginner(&self) -> Option<&Party> {
+        if let Phase::Rolling { by, .. } = &self.change.phase { by.as_ref() } else { None }
+    }
+
     /// The key of the sender of the current edition, while it exists.
     pub(crate) fn sender_key<'s>(&self, state: &'s State) -> Option<&'s Arc<AccessKey>> {
         key_of(state, &self.change.edition.sender)

@@ -11,7 +11,11 @@ use super::write::{EnvironmentWrite, Write, decode_operations};
 use concord_model::{
     command::{Command, source::Guard},
     error::{Invalid, Violation},
-    system::change::{ChangeDigest, ChangeId, Timing},
+    feature::{LEVEL_MIN, ROLLOUTS},
+    system::{
+        change::{ChangeDigest, ChangeId, Timing},
+        rollout::Plan,
+    },
     unseen::is_unseen,
 };
 
@@ -84,6 +88,48 @@ pub enum ChangeWrite {
         /// The person's words; empty for none.
         comment: String,
     },
+    /// Creates one that is released in stages. At feature level 2, as all that follows.
+    CreateStaged {
+        /// As of [`Self::Create`].
+        id: String,
+        /// Its first edition.
+        edition: NewEdition,
+        /// How it is released.
+        plan: Plan,
+    },
+    /// Replaces what it proposes by what is released in stages.
+    EditStaged {
+        /// Its id.
+        id: String,
+        /// The new edition.
+        edition: NewEdition,
+        /// How it is released.
+        plan: Plan,
+        /// The revision that its record must have; `None` for any.
+        if_match: Option<u64>,
+    },
+    /// Lets its rollout wait, go on, or end.
+    Steer {
+        /// Its id.
+        id: String,
+        /// What.
+        steer: RolloutSteer,
+        /// The person's words; empty for none.
+        comment: String,
+    },
+}
+
+/// What a person does with a rollout. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RolloutSteer {
+    /// It waits for somebody.
+    Pause,
+    /// It goes on: the time of its stage begins again.
+    Resume,
+    /// Its stage ends now.
+    Advance,
+    /// It ends, and nobody sees its candidates any more.
+    Abort,
 }
 
 /// What a person says of a change request.
@@ -156,27 +202,52 @@ impl ChangeWrite {
             | Self::Apply { id, .. }
             | Self::Withdraw { id, .. }
             | Self::Revert { id, .. }
-            | Self::Keep { id, .. } => id,
+            | Self::Keep { id, .. }
+            | Self::CreateStaged { id, .. }
+            | Self::EditStaged { id, .. }
+            | Self::Steer { id, .. } => id,
         }
     }
 
     /// The edition that it brings.
     pub(crate) fn edition(&self) -> Option<&NewEdition> {
         match self {
-            Self::Create { edition, .. } | Self::Edit { edition, .. } => Some(edition),
+            Self::Create { edition, .. }
+            | Self::Edit { edition, .. }
+            | Self::CreateStaged { edition, .. }
+            | Self::EditStaged { edition, .. } => Some(edition),
             Self::Rebase { .. }
             | Self::Judge { .. }
             | Self::Apply { .. }
             | Self::Withdraw { .. }
             | Self::Revert { .. }
-            | Self::Keep { .. } => None,
+            | Self::Keep { .. }
+            | Self::Steer { .. } => None,
         }
+    }
+
+    /// The plan of the edition that it brings.
+    pub(crate) fn plan(&self) -> Option<&Plan> {
+        if let Self::CreateStaged { plan, .. } | Self::EditStaged { plan, .. } = self {
+            Some(plan)
+        } else {
+            None
+        }
+    }
+
+    /// The feature level that the leader must have to know it.
+    pub(crate) fn feature_level(&self) -> u32 {
+        let is_of_rollouts = self.plan().is_some() || matches!(self, Self::Steer { .. });
+        if is_of_rollouts { ROLLOUTS } else { LEVEL_MIN }
     }
 
     /// The changes of records in it.
     pub(crate) fn records_mut(&mut self) -> &mut [Write] {
         match self {
-            Self::Create { edition, .. } | Self::Edit { edition, .. } => match &mut edition.operations {
+            Self::Create { edition, .. }
+            | Self::Edit { edition, .. }
+            | Self::CreateStaged { edition, .. }
+            | Self::EditStaged { edition, .. } => match &mut edition.operations {
                 ProposedOperations::Records(operations) => operations,
                 ProposedOperations::Undelete { .. } | ProposedOperations::Environment(_) => &mut [],
             },
@@ -185,7 +256,8 @@ impl ChangeWrite {
             | Self::Apply { .. }
             | Self::Withdraw { .. }
             | Self::Revert { .. }
-            | Self::Keep { .. } => &mut [],
+            | Self::Keep { .. }
+            | Self::Steer { .. } => &mut [],
         }
     }
 
@@ -199,10 +271,12 @@ impl ChangeWrite {
         match self {
             Self::Create { .. }
             | Self::Edit { .. }
+            | Self::CreateStaged { .. }
+            | Self::EditStaged { .. }
             | Self::Rebase { .. }
             | Self::Apply { .. }
             | Self::Revert { .. } => true,
-            Self::Judge { .. } | Self::Withdraw { .. } | Self::Keep { .. } => false,
+            Self::Judge { .. } | Self::Withdraw { .. } | Self::Keep { .. } | Self::Steer { .. } => false,
         }
     }
 }
@@ -214,6 +288,8 @@ pub(crate) enum EditionUse {
     Apply,
     /// It is left to the cluster, which applies it in its window.
     Schedule,
+    /// Its rollout begins.
+    Begin,
     /// It is taken back, by a bypass or not.
     Revert {
         /// Whether by a bypass.

@@ -27,7 +27,7 @@ use concord_model::{
 };
 use concord_net::NodeId;
 
-pub use change::{ChangeJudgement, ChangeWrite, NewEdition, ProposedOperations};
+pub use change::{ChangeJudgement, ChangeWrite, NewEdition, ProposedOperations, RolloutSteer};
 pub(super) use change::{EditionUse, UsedEdition, check_words};
 pub use principal::Principal;
 pub use refusal::Refusal;

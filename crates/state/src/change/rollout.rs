@@ -49,12 +49,6 @@ fn actor(author: &Author) -> Actor {
     }
 }
 
-/// Whether the present stage of a rollout is the one that an action names.
-fn is_at(rollout: &Rollout, progress: &Progress, at: RolloutStage) -> bool {
-    let passed = u32::try_from(progress.passed.len()).unwrap_or(u32::MAX);
-    (rollout.edition, passed, progress.since) == (at.edition, at.passed, at.since)
-}
-
 /// Rejects the end of a stage that lacks its time or its evidence.
 fn expect_evidence(
     (plan, stage): (&Plan, usize),
@@ -202,6 +196,38 @@ impl State {
         }
     }
 
+    /// Rejects a rollout that can't begin at a time. Returns the record of its change request, and its plan.
+    ///
+    /// # Errors
+    /// What the log would reject it with.
+    pub fn expect_beginnable(
+        &self,
+        at: Timestamp,
+        (id, edition, digest): (&ChangeId, u32, &ChangeDigest),
+        candidates: &[Candidate],
+        author: &Author,
+    ) -> Result<(Arc<SystemRecord>, Rollout), Rejection> {
+        let before = self.expect_change(id)?;
+        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        self.expect_to_apply(change, (edition, digest))?;
+        if change.is_rolling() {
+            return Err(Rejection::RolloutActive { change: id.clone() });
+        }
+        let rollout = self.rollout(id).filter(|rollout| rollout.edition == edition);
+        let rollout = rollout.ok_or(Rejection::RolloutStage)?.clone();
+        let time = ChangeTime { first: at, last: at };
+        self.expect_due(change, author, time)?;
+        let Scope::Definitions(definitions) = &change.edition.scope else {
+            return Err(Rejection::RolloutInvalid(RolloutBound::NotUpdates));
+        };
+        self.frozen_definitions(time, definitions).map_or(Ok(()), Err)?;
+        if self.changes.running_count() >= ROLLOUTS_MAX as u64 {
+            return Err(Rejection::TooManyRollouts);
+        }
+        self.expect_candidates(id, candidates)?;
+        Ok((before, rollout))
+    }
+
     /// Begins a rollout.
     pub(super) fn begin_rollout(
         &mut self,
@@ -211,24 +237,9 @@ impl State {
         edits: &mut Vec<Edit>,
     ) -> Outcome {
         let (entry, author) = (context.entry, &context.proposal.author);
-        let before = self.expect_change(context.id)?;
+        let of = (context.id, edition, digest);
+        let (before, rollout) = self.expect_beginnable(entry.at, of, candidates, author)?;
         let change = before.change().ok_or(Rejection::ChangeNotFound)?;
-        self.expect_to_apply(change, (edition, digest))?;
-        if change.is_rolling() {
-            return Err(Rejection::RolloutActive { change: context.id.clone() });
-        }
-        let rollout = self.rollout(context.id).filter(|rollout| rollout.edition == edition);
-        let rollout = rollout.ok_or(Rejection::RolloutStage)?.clone();
-        let time = ChangeTime { first: entry.at, last: entry.at };
-        self.expect_due(change, author, time)?;
-        let Scope::Definitions(definitions) = &change.edition.scope else {
-            return Err(Rejection::RolloutInvalid(RolloutBound::NotUpdates));
-        };
-        self.frozen_definitions(time, definitions).map_or(Ok(()), Err)?;
-        if self.changes.running_count() >= ROLLOUTS_MAX as u64 {
-            return Err(Rejection::TooManyRollouts);
-        }
-        self.expect_candidates(context.id, candidates)?;
         let scheduled_by = match &change.phase {
             Phase::Scheduled { by, .. } => Some(by.clone()),
             Phase::Open
@@ -252,13 +263,13 @@ impl State {
     fn expect_candidates(&self, id: &ChangeId, candidates: &[Candidate]) -> Result<(), Rejection> {
         Rollout::check_candidates(candidates).map_err(Rejection::RolloutInvalid)?;
         let (content, _) = self.change_content(id).ok_or(Rejection::ChangeNotFound)?;
+        // The bases hold: so the configs exist.
         let is_updated = |candidate: &Candidate| {
             content.bases.iter().any(|base| {
                 matches!(base, Guard::Config { definition, key, revision: Some(_) }
                     if (*definition, key) == (candidate.definition, &candidate.key))
             })
         };
-        // The bases hold: so the configs exist.
         if candidates.len() != content.bases.len() || !candidates.iter().all(is_updated) {
             return Err(Rejection::RolloutInvalid(RolloutBound::NotUpdates));
         }
@@ -282,7 +293,7 @@ impl State {
             return Err(Rejection::RolloutStage);
         }
         let rollout = self.rollout(id).ok_or(Rejection::RolloutStage)?;
-        let progress = rollout.progress.as_ref().filter(|progress| is_at(rollout, progress, at));
+        let progress = rollout.progress.as_ref().filter(|_| rollout.at() == Some(at));
         let progress = progress.ok_or(Rejection::RolloutStage)?.clone();
         Ok((before, rollout.clone(), progress))
     }

@@ -73,7 +73,8 @@ fn bounded(failure: &Failure) -> Failure {
 }
 
 impl State {
-    /// What the cluster is to do by itself at a time: reverts, then applies, each by their time. Of change requests that wait
+    /// What the cluster is to do by itself at a time: reverts, then applies, each by their time, then what has passed the last
+    /// stage of its rollout. Of change requests that wait
     /// for approval it looks only at those that have one. The leader knows more: permissions, validation.
     pub fn due_changes(&self, now: Timestamp) -> impl Iterator<Item = Due<'_>> {
         let found = move |deed, at: Timestamp, id: &Key| {
@@ -91,6 +92,10 @@ impl State {
         };
         let unasked = self.changes.due_unasked(now, is_free);
         let applies = applies.chain(unasked.filter_map(move |(_, at, id)| found(Deed::Apply, *at, id)));
+        let rolled_out = self.running_rollouts().filter_map(move |record| {
+            let rollout = record.rollout().filter(|rollout| rollout.is_complete())?;
+            found(Deed::Apply, rollout.progress.as_ref()?.since, &record.name)
+        });
         let is_ready = move |due: &Due<'_>| {
             let change = due.record.change();
             let is_over =
@@ -101,17 +106,16 @@ impl State {
                 // Without its approvals it fails: somebody waits for it.
                 Phase::Scheduled { .. } => true,
                 Phase::Open => self.approvals(change).suffice(),
-                // Its stages have ended: the service looks at them.
                 Phase::Rolling { .. } | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
             })
         };
-        reverts.chain(applies.filter(is_ready))
+        reverts.chain(applies.filter(is_ready)).chain(rolled_out)
     }
 
     /// Whether the cluster may have something to do by itself some time, without anybody's doing.
     #[must_use]
     pub fn has_timed_changes(&self) -> bool {
-        self.changes.has_timed()
+        self.changes.has_timed() || self.changes.running_count() > 0
     }
 
     /// What the cluster could not apply or take back, and when it found out; the last first.

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | it was a freeze, a limit, or nobody knows the outcome | another attempt, after a growing pause |
 //! | another one was first | nothing |
+//! | any other, of one that rolls | its rollout pauses |
 //! | any other | the log notes that it failed, and an alarm says so |
 //!
 //! **Invariants:** without a confirmed time nothing is proposed. The progress is in the state alone: two nodes that both
@@ -36,6 +37,7 @@ use concord_model::{
     system::{
         SystemRecord,
         change::{ChangeId, Failure, Party, Phase},
+        rollout::Rollout,
     },
     time::Timestamp,
 };
@@ -276,11 +278,18 @@ impl DueChanges {
     async fn fail(&self, consensus: &Consensus, one: (Deed, &ChangeId, u32), failure: Failure) {
         let (deed, id, edition) = one;
         let code = failure.code.clone();
-        let (what, action) = match deed {
-            Deed::Apply => ("applied", ChangeAction::Fail { edition, failure }),
-            Deed::Revert => ("taken back", ChangeAction::FailRevert { edition, failure }),
+        let state = consensus.state();
+        let rolling = state.rollout(id).and_then(Rollout::at);
+        let (what, action) = match (deed, rolling) {
+            // Its readers run with it: somebody decides whether it is taken back.
+            (Deed::Apply, Some(at)) => {
+                let comment = format!("{}: {}", failure.code, failure.text);
+                ("applied", ChangeAction::PauseRollout { at, comment })
+            }
+            (Deed::Apply, None) => ("applied", ChangeAction::Fail { edition, failure }),
+            (Deed::Revert, _) => ("taken back", ChangeAction::FailRevert { edition, failure }),
         };
-        let at = self.clock.stamp(&consensus.state()).await;
+        let at = self.clock.stamp(&state).await;
         let command = Command::System(SystemCommand::Change { id: id.clone(), action });
         let proposal = Proposal::new(at, AUTHOR, Author::Cluster, command);
         match timeout(FAIL_TIMEOUT, consensus.write(proposal)).await {
@@ -459,7 +468,8 @@ impl DueChanges {
 /// The change request that is to be done now. One whose window is over is closed soon.
 fn found_due<'s>(state: &'s State, due: &Due<'s>, now: Timestamp) -> Option<FoundChange<'s>> {
     let found = find(state, &ChangeId::parse(due.record.name.as_str())?)?;
-    let window = found.change.edition.timing.window;
+    // The window of one that rolls was that of its beginning.
+    let window = found.change.edition.timing.window.filter(|_| !found.change.is_rolling());
     let is_in_time = window.is_none_or(|window| now < window.not_after);
     let is_to_be_done = due.deed == Deed::Revert || (is_in_time && is_to_be_applied(state, &found));
     is_to_be_done.then_some(found)
@@ -473,7 +483,8 @@ fn is_to_be_applied(state: &State, found: &FoundChange<'_>) -> bool {
             let has = |(needed, counted): &(u8, u8)| counted >= needed;
             !is_rejected(found.change) && approvals_of(state, found.change).iter().all(has)
         }
-        Phase::Rolling { .. } | Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
+        Phase::Rolling { .. } => state.rollout(&found.id).is_some_and(Rollout::is_complete),
+        Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
     }
 }
 
@@ -489,4 +500,4 @@ fn named(ids: &[String]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -31,15 +31,15 @@ const MINUTE_US: u64 = 60 * SECOND_US;
 const HOUR_US: u64 = 60 * MINUTE_US;
 
 /// A node with a definition and a config, whose people are Ann, who sends, and Bob, who approves.
-struct Scene {
-    node: Scripted,
-    ann: Principal,
-    bob: Principal,
+pub(crate) struct Scene {
+    pub(crate) node: Scripted,
+    pub(crate) ann: Principal,
+    pub(crate) bob: Principal,
     changes: u32,
 }
 
 impl Scene {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(Quota::default(), None).await
     }
 
@@ -78,7 +78,7 @@ impl Scene {
         Principal::of_key(Arc::clone(state.access_key(&id).unwrap()), state.revision())
     }
 
-    fn by_root(&self, command: Command) {
+    pub(crate) fn by_root(&self, command: Command) {
         let verdict = self.node.fake.decide(&Proposal::new(self.now(), "root", Author::Root, command));
         assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
     }
@@ -88,18 +88,25 @@ impl Scene {
         self.by_root(Command::Access(AccessCommand::Revoke { id, expect: Expect::Any }));
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.node.true_time()
     }
 
-    fn state(&self) -> Arc<State> {
+    pub(crate) fn state(&self) -> Arc<State> {
         self.node.service.cx.consensus().unwrap().state()
     }
 
-    async fn write(&self, principal: &Principal, write: Write) {
+    pub(crate) async fn write(&self, principal: &Principal, write: Write) {
         tokio::time::resume();
         self.node.service.writes.write(caller(principal), write).await.unwrap();
         tokio::time::pause();
+    }
+
+    pub(crate) async fn try_write(&self, write: Write) -> Result<(), Refusal> {
+        tokio::time::resume();
+        let written = self.node.service.writes.write(caller(&Principal::root()), write).await;
+        tokio::time::pause();
+        written.map(drop)
     }
 
     async fn rules(&self, freezes: Vec<NewFreeze>) {
@@ -108,7 +115,11 @@ impl Scene {
         self.write(&Principal::root(), Write::Environment(put)).await;
     }
 
-    async fn change(&self, principal: &Principal, write: ChangeWrite) -> Result<ChangeView, Refusal> {
+    pub(crate) async fn change(
+        &self,
+        principal: &Principal,
+        write: ChangeWrite,
+    ) -> Result<ChangeView, Refusal> {
         tokio::time::resume();
         let stored = self.node.service.changes.write(caller(principal), write).await;
         tokio::time::pause();
@@ -116,7 +127,7 @@ impl Scene {
     }
 
     /// A change request of Ann that puts the config.
-    async fn propose(&mut self, timing: Timing, writes: Vec<Write>) -> ChangeView {
+    pub(crate) async fn propose(&mut self, timing: Timing, writes: Vec<Write>) -> ChangeView {
         self.propose_by(&self.ann.clone(), timing, writes).await
     }
 
@@ -129,19 +140,19 @@ impl Scene {
         self.change(sender, ChangeWrite::Create { id, edition }).await.unwrap()
     }
 
-    async fn approve(&self, change: &ChangeView) {
+    pub(crate) async fn approve(&self, change: &ChangeView) {
         let (id, digest) = (change.id.clone(), change.digest);
         let judgement = crate::ChangeJudgement::Approve;
         let judge = ChangeWrite::Judge { id, judgement, digest, comment: String::new() };
         self.change(&self.bob, judge).await.unwrap();
     }
 
-    async fn apply(&self, change: &ChangeView) -> Result<ChangeView, Refusal> {
+    pub(crate) async fn apply(&self, change: &ChangeView) -> Result<ChangeView, Refusal> {
         let (id, digest) = (change.id.clone(), change.digest);
         self.change(&self.ann, ChangeWrite::Apply { id, digest }).await
     }
 
-    async fn shown(&self, change: &ChangeView) -> ChangeView {
+    pub(crate) async fn shown(&self, change: &ChangeView) -> ChangeView {
         tokio::time::resume();
         let consistency = Consistency { level: Level::Local { max_staleness: None }, min_revision: None };
         let mut held = self.node.service.cx.memory_budget.begin(Share::Callers);
@@ -152,13 +163,13 @@ impl Scene {
     }
 
     /// What the config is.
-    fn config(&self) -> Option<String> {
+    pub(crate) fn config(&self) -> Option<String> {
         let state = self.state();
         Some(state.definition("prod.a")?.config("k")?.data.to_string())
     }
 
     /// Time passes, in which all clocks are right, and the leader looks each second.
-    async fn pass(&self, time: Duration) {
+    pub(crate) async fn pass(&self, time: Duration) {
         let end = self.now().0 + u64::try_from(time.as_micros()).unwrap();
         while self.now().0 < end {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -173,6 +184,7 @@ impl Scene {
         // Long work is done by threads of real time.
         tokio::time::resume();
         let consensus = self.node.service.cx.consensus().unwrap();
+        self.node.service.members.rollouts.look(consensus).await;
         self.node.service.members.due_changes.look(consensus).await;
         tokio::time::pause();
     }
@@ -194,7 +206,7 @@ fn caller(principal: &Principal) -> Caller {
     }
 }
 
-fn put(key: &str, n: u64) -> Write {
+pub(crate) fn put(key: &str, n: u64) -> Write {
     let data = Document::new(json!({ "n": n }));
     Write::WriteConfig { definition: "prod.a".into(), key: key.into(), data, expect: Expect::Any }
 }

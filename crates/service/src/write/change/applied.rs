@@ -20,7 +20,7 @@ use crate::{
     approvers::check_approvers,
     editions::{
         FoundChange, approvers as approvers_of_parts,
-        content::{Doing, StoredOperation, digest_of, doing, operations_of},
+        content::{Doing, Named, StoredOperation, candidates_of, digest_of, doing, operations_of},
         counted_approvers, rules_read, stale_base, stale_operation,
     },
     request::{EditionUse, EnvironmentWrite, Principal, Refusal, Undelete, UsedEdition, Write, WriteRequest},
@@ -68,6 +68,10 @@ pub(super) fn applying(
         Phase::Scheduled { at, .. } if edition.digest == *digest && is_early => {
             return done(found.record.revision, *at);
         }
+        // Its rollout has begun once. The cluster applies it at its end.
+        Phase::Rolling { at, .. } if edition.digest == *digest && !applier.principal.is_cluster() => {
+            return done(found.record.revision, *at);
+        }
         Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed.into()),
         Phase::Held => return Err(Rejection::ChangeHeld.into()),
         Phase::Open | Phase::Scheduled { .. } | Phase::Rolling { .. } => {}
@@ -83,7 +87,11 @@ pub(super) fn applying(
     let is_left = is_early && !applier.principal.is_cluster();
     let mut inner = WriteRequest::new(request.caller.clone(), write);
     inner.edition = Some(Box::new(UsedEdition {
-        purpose: if is_left { EditionUse::Schedule } else { EditionUse::Apply },
+        purpose: match state.rollout(&found.id) {
+            _ if is_left => EditionUse::Schedule,
+            Some(rollout) if !rollout.is_running() => EditionUse::Begin,
+            Some(_) | None => EditionUse::Apply,
+        },
         id: found.id.clone(),
         number: edition.number,
         digest: *digest,
@@ -143,7 +151,9 @@ pub(super) fn prepare_applied(
     };
     let operations = operations_of(&command)?;
     let timing = &found.change.edition.timing;
-    let digest = digest_of(&edition.seal, (&edition.id, edition.number, timing), &edition.bases, &operations);
+    let plan = state.rollout(&edition.id).map(|rollout| &rollout.plan);
+    let named = Named { id: &edition.id, number: edition.number, timing, plan };
+    let digest = digest_of(&edition.seal, named, &edition.bases, &operations);
     if digest != edition.digest {
         return Err(Rejection::ChangeDigest.into());
     }
@@ -171,9 +181,16 @@ pub(super) fn prepare_applied(
         let command = Command::System(SystemCommand::Change { id, action });
         return Ok(PreparedWrite { tail: Tail::of(Source::Direct, guards), ..PreparedWrite::of(command) });
     }
-    let used = ChangeUse { id, edition: edition.number, digest };
     // The log decides. What it would reject now need not be written into it, perhaps every half a minute during a freeze.
     let author = if with.principal.is_cluster() { Author::Cluster } else { Author::Root };
+    if edition.purpose == EditionUse::Begin {
+        let candidates = candidates_of(state, &operations)?;
+        state.expect_beginnable((with.now)(), (&id, edition.number, &digest), &candidates, &author)?;
+        let action = ChangeAction::BeginRollout { edition: edition.number, digest, candidates };
+        let command = Command::System(SystemCommand::Change { id, action });
+        return Ok(PreparedWrite { tail: Tail::of(Source::Direct, guards), ..PreparedWrite::of(command) });
+    }
+    let used = ChangeUse { id, edition: edition.number, digest };
     state.expect_applicable((with.now)(), &command, (&author, &used))?;
     Ok(PreparedWrite { tail: Tail::of(Source::Change(used), guards), ..PreparedWrite::of(command) })
 }
@@ -187,7 +204,7 @@ struct People<'a> {
 
 impl<'a> People<'a> {
     /// The sender, the approvers and the applier. When the cluster applies it, the sender must still be there, and who left
-    /// it to the cluster takes the place of the applier.
+    /// it to the cluster or began its rollout takes the place of the applier.
     fn of(
         state: &'a State,
         found: &FoundChange<'_>,
@@ -198,14 +215,15 @@ impl<'a> People<'a> {
         let sender = found.sender_key(state);
         let mut keys: Vec<&Arc<AccessKey>> = sender.into_iter().chain(approvers).collect();
         if applier.is_cluster() {
-            let scheduler = found.scheduler();
-            let parties = [Some(&found.change.edition.sender), scheduler];
+            let (scheduler, beginner) = (found.scheduler(), found.beginner());
+            let parties = [Some(&found.change.edition.sender), scheduler, beginner];
             let is_of_root = parties.contains(&Some(&Party::Root));
             if is_of_root && !state.is_root_disabled() {
                 all.push(Principal::root());
             }
             expect_sender(state, found)?;
-            keys.extend(scheduler.and_then(|party| party_key(state, party)));
+            let askers = [scheduler, beginner].into_iter().flatten();
+            keys.extend(askers.filter_map(|party| party_key(state, party)));
         }
         all.extend(keys.iter().map(|key| Principal::of_key(Arc::clone(key), 0)));
         Ok(Self { all, keys })

@@ -27,13 +27,13 @@ use super::{
 use crate::{
     editions::{
         FoundChange, StoredEdition, TextOf,
-        content::{StoredOperation, bases_of, digest_of, operations_of, scope_of},
+        content::{Named, StoredOperation, bases_of, candidates_of, digest_of, operations_of, scope_of},
         find,
     },
     request::{
         BypassRequest, ChangeJudgement, ChangeWrite, EditionUse, Effect, EnvironmentWrite, NewEdition,
-        Principal, ProposedOperations, Refusal, STORED_JSON_DEPTH_MAX, Undelete, UsedEdition, Write,
-        WriteRequest, check_words,
+        Principal, ProposedOperations, Refusal, RolloutSteer, STORED_JSON_DEPTH_MAX, Undelete, UsedEdition,
+        Write, WriteRequest, check_words,
     },
 };
 use concord_model::{
@@ -49,7 +49,10 @@ use concord_model::{
         CHANGE_DESCRIPTION_BYTES_MAX, CHANGE_OPERATIONS_MAX, CHANGE_TITLE_BYTES_MAX, GUARDS_MAX, Limits,
     },
     patch::Patch,
-    system::change::{self, AppliedWith, ChangeId, NewVote, Opinion, Phase, Scope, Timing},
+    system::{
+        change::{self, AppliedWith, ChangeId, NewVote, Opinion, Phase, Scope, Timing},
+        rollout::{Evidence, Plan, Rollout, StagedEdition},
+    },
     time::Timestamp,
 };
 use concord_state::State;
@@ -64,6 +67,7 @@ const KEY_GUARDS_MAX: usize = 32;
 pub(super) fn check_change(write: &ChangeWrite, limits: &Limits) -> Result<(), Invalid> {
     if let ChangeWrite::Judge { comment, .. }
     | ChangeWrite::Withdraw { comment, .. }
+    | ChangeWrite::Steer { comment, .. }
     | ChangeWrite::Keep { comment, .. } = write
     {
         return check_words("comment", comment, 0..=CHANGE_COMMENT_BYTES_MAX);
@@ -155,20 +159,28 @@ pub(super) fn prepare_change(
 ) -> Result<Prepared, Refusal> {
     let id = ChangeId::parse(write.id()).ok_or(Rejection::ChangeNotFound)?;
     let principal = with.principal;
-    if let ChangeWrite::Create { edition, .. } = write {
+    if let ChangeWrite::Create { edition, .. } | ChangeWrite::CreateStaged { edition, .. } = write {
         if let Some(found) = find(state, &id) {
             return known(&found, request, principal);
         }
-        let edition = new_edition(state, (&id, 1), edition, with)?;
-        return Ok(propose(id, ChangeAction::Create(Box::new(edition))));
+        let edition = new_edition(state, (&id, 1), (edition, write.plan()), with)?;
+        let action = match write.plan() {
+            None => ChangeAction::Create(Box::new(edition)),
+            Some(plan) => ChangeAction::CreateStaged(Box::new(StagedEdition { edition, plan: plan.clone() })),
+        };
+        return Ok(propose(id, action));
     }
     let found = found_for(state, write.id(), principal)?;
     let action = match write {
-        ChangeWrite::Edit { edition, if_match, .. } => edit(state, &found, (*if_match, edition), with)?,
+        ChangeWrite::Edit { edition, if_match, .. } | ChangeWrite::EditStaged { edition, if_match, .. } => {
+            edit(state, &found, (*if_match, edition, write.plan()), with)?
+        }
         ChangeWrite::Rebase { seal, if_match, .. } => {
             let edition = rebased(state, &found, *seal)?;
-            edit(state, &found, (*if_match, &edition), with)?
+            let plan = state.rollout(found.id()).map(|rollout| &rollout.plan);
+            edit(state, &found, (*if_match, &edition, plan), with)?
         }
+        ChangeWrite::Steer { steer, comment, .. } => steered(state, &found, (*steer, comment), principal)?,
         ChangeWrite::Judge { judgement, digest, comment, .. } => {
             principal.authorize_scope(Verb::Approve, found.scope())?;
             ChangeAction::Vote(Box::new(NewVote {
@@ -201,7 +213,10 @@ pub(super) fn prepare_change(
             ChangeAction::Withdraw { comment: comment.clone() }
         }
         // The leader has replaced it by the write of its operations.
-        ChangeWrite::Create { .. } | ChangeWrite::Apply { .. } | ChangeWrite::Revert { .. } => {
+        ChangeWrite::Create { .. }
+        | ChangeWrite::CreateStaged { .. }
+        | ChangeWrite::Apply { .. }
+        | ChangeWrite::Revert { .. } => {
             return Err(Refusal::Internal("a change request that is applied is a write of its own".into()));
         }
     };
@@ -238,7 +253,9 @@ pub(super) fn prepare_edition(
     with: Preparation<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     match edition.purpose {
-        EditionUse::Apply | EditionUse::Schedule => prepare_applied(state, request, edition, with),
+        EditionUse::Apply | EditionUse::Schedule | EditionUse::Begin => {
+            prepare_applied(state, request, edition, with)
+        }
         EditionUse::Revert { .. } => prepare_reverted(state, request, edition, with),
     }
 }
@@ -265,7 +282,7 @@ fn known(
 fn edit(
     state: &State,
     found: &FoundChange<'_>,
-    (if_match, edition): (Option<u64>, &NewEdition),
+    (if_match, edition, plan): (Option<u64>, &NewEdition, Option<&Plan>),
     with: Preparation<'_>,
 ) -> Result<ChangeAction, Refusal> {
     let principal = with.principal;
@@ -279,9 +296,42 @@ fn edit(
         return Err(Rejection::ChangeClosed.into());
     }
     let after = found.change.edition.number;
-    let edition = new_edition(state, (found.id(), after + 1), edition, with)?;
+    if found.change.is_rolling() {
+        return Err(Rejection::RolloutActive { change: found.id.clone() }.into());
+    }
+    let edition = new_edition(state, (found.id(), after + 1), (edition, plan), with)?;
     let expect = if_match.map_or(Expect::Present, Expect::At);
-    Ok(ChangeAction::Edit { after, expect, edition: Box::new(edition) })
+    let Some(plan) = plan.cloned() else {
+        return Ok(ChangeAction::Edit { after, expect, edition: Box::new(edition) });
+    };
+    let edition = Box::new(StagedEdition { edition, plan });
+    Ok(ChangeAction::EditStaged { after, expect, edition })
+}
+
+/// What a person does with a rollout: at the stage at which the leader sees it. Who aborts it may withdraw it, or write
+/// what it changes: who sees the harm must not wait for an approver.
+fn steered(
+    state: &State,
+    found: &FoundChange<'_>,
+    (steer, comment): (RolloutSteer, &str),
+    principal: &Principal,
+) -> Result<ChangeAction, Refusal> {
+    let may_abort = found.is_surely_of(principal) || principal.may_in(Verb::Write, found.scope());
+    if !(steer == RolloutSteer::Abort && may_abort) {
+        principal.authorize_scope(Verb::Approve, found.scope())?;
+    }
+    if !found.change.is_pending() {
+        return Err(Rejection::ChangeClosed.into());
+    }
+    let at = state.rollout(found.id()).and_then(Rollout::at).filter(|_| found.change.is_rolling());
+    let at = at.ok_or(Rejection::RolloutStage)?;
+    let comment = comment.to_owned();
+    Ok(match steer {
+        RolloutSteer::Pause => ChangeAction::PauseRollout { at, comment },
+        RolloutSteer::Resume => ChangeAction::ResumeRollout { at },
+        RolloutSteer::Advance => ChangeAction::AdvanceRollout { at, evidence: Evidence::default() },
+        RolloutSteer::Abort => ChangeAction::Withdraw { comment },
+    })
 }
 
 /// The same operations as a new edition. A patch is applied again.
@@ -337,7 +387,7 @@ fn proposed(stored: &StoredEdition) -> Result<ProposedOperations, Refusal> {
 fn new_edition(
     state: &State,
     (id, number): (&ChangeId, u32),
-    edition: &NewEdition,
+    (edition, plan): (&NewEdition, Option<&Plan>),
     with: Preparation<'_>,
 ) -> Result<change::NewEdition, Refusal> {
     with.principal.authorize_edition(&edition.operations)?;
@@ -354,6 +404,10 @@ fn new_edition(
         }
     };
     let operations = operations_of(&command)?;
+    if let Some(plan) = plan {
+        plan.check().map_err(Rejection::RolloutInvalid)?;
+        candidates_of(state, &operations)?;
+    }
     let (scope, bases) = (scope_of(&operations), bases_of(state, &operations));
     let stored = StoredEdition::of(state, operations, &edition.operations);
     // Limits, and the figures of the cluster, count a kept secret value as what its sender may know of its length.
@@ -370,8 +424,9 @@ fn new_edition(
     if text.len() as u64 > CHANGE_CONTENT_BYTES_MAX {
         return Err(bound(ChangeBound::Content));
     }
+    let named = Named { id, number, timing: &edition.timing, plan };
     Ok(change::NewEdition {
-        digest: digest_of(&edition.seal, (id, number, &edition.timing), &bases, &stored.operations),
+        digest: digest_of(&edition.seal, named, &bases, &stored.operations),
         scope,
         text: TextOf { title: edition.title.clone(), description: edition.description.clone() }.to_text(),
         operations: text,
@@ -388,7 +443,9 @@ pub(super) fn bypassing(
 ) -> Result<Source, Refusal> {
     let id = ChangeId::parse(&bypass.id).ok_or_else(|| Refusal::Internal("a bypass without an id".into()))?;
     let operations = operations_of(command)?;
-    let digest = digest_of(&bypass.seal, (&id, 1, &Timing::default()), &[], &operations);
+    let timing = Timing::default();
+    let named = Named { id: &id, number: 1, timing: &timing, plan: None };
+    let digest = digest_of(&bypass.seal, named, &[], &operations);
     let title = title.unwrap_or_default().to_owned();
     let text = TextOf { title, description: String::new() }.to_text();
     Ok(Source::Bypass(Box::new(Bypass { id, digest, text })))

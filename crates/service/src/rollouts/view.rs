@@ -1,0 +1,112 @@
+//! What a change request shows of its rollout.
+//!
+//! **Invariant:** nothing here shows data of a config.
+
+use crate::change_requests::PartyView;
+use concord_model::{
+    access_key::KeyId,
+    system::{
+        change::Party,
+        rollout::{Actor, Evidence, Plan, Rollout},
+    },
+    time::Timestamp,
+};
+use concord_state::State;
+
+/// A rollout as a client sees it.
+#[derive(Debug, Clone)]
+pub struct RolloutView {
+    /// How the edition is released.
+    pub plan: Plan,
+    /// How far it is; `None` before it begins.
+    pub status: Option<RolloutStatus>,
+}
+
+/// How far a rollout is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolloutStatus {
+    /// The number of the present stage, from 0; `None` after the last one.
+    pub stage: Option<usize>,
+    /// When it began.
+    pub begun_at: Timestamp,
+    /// Since when the present stage lasts, or goes on after a pause.
+    pub since: Timestamp,
+    /// Whether it waits for somebody.
+    pub paused: Option<PauseView>,
+    /// The stages that have ended.
+    pub passed: Vec<PassedView>,
+    /// What the present stage waits for, as far as the state tells: `resume`, `time`, or `end` after the last stage.
+    pub waits_for: Vec<&'static str>,
+}
+
+/// Why a rollout does not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PauseView {
+    /// Since when.
+    pub at: Timestamp,
+    /// Who paused it; `None` for the cluster.
+    pub by: Option<PartyView>,
+    /// Why.
+    pub comment: String,
+}
+
+/// A stage that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedView {
+    /// When.
+    pub at: Timestamp,
+    /// Who ended it; `None` for the cluster.
+    pub by: Option<PartyView>,
+    /// By what evidence; `None` if a person has ended it.
+    pub evidence: Option<Evidence>,
+}
+
+/// A rollout as a client sees it, by a time of the log. `party`: how the client sees somebody.
+pub(crate) fn of(
+    state: &State,
+    rollout: &Rollout,
+    now: Timestamp,
+    party: &impl Fn(&Party) -> PartyView,
+) -> RolloutView {
+    let key = |id: &KeyId| {
+        let person = state.access_key(id).and_then(|key| key.person);
+        party(&Party::Key { id: id.clone(), person })
+    };
+    let by = |actor: &Actor| match actor {
+        Actor::Cluster => None,
+        Actor::Root => Some(party(&Party::Root)),
+        Actor::Key(id) => Some(key(id)),
+    };
+    let status = rollout.progress.as_ref().map(|progress| {
+        let passed = progress.passed.iter().map(|passed| PassedView {
+            at: passed.at,
+            by: by(&passed.by),
+            evidence: (passed.by == Actor::Cluster).then_some(passed.evidence),
+        });
+        let paused = progress.paused.as_ref().map(|paused| PauseView {
+            at: paused.at,
+            by: by(&paused.by),
+            comment: paused.comment.clone(),
+        });
+        RolloutStatus {
+            stage: rollout.stage(),
+            begun_at: progress.begun_at,
+            since: progress.since,
+            paused,
+            passed: passed.collect(),
+            waits_for: waits_for(rollout, now),
+        }
+    });
+    RolloutView { plan: rollout.plan.clone(), status }
+}
+
+/// What a rollout waits for, as far as the state tells.
+fn waits_for(rollout: &Rollout, now: Timestamp) -> Vec<&'static str> {
+    let is_paused = rollout.progress.as_ref().is_some_and(|progress| progress.paused.is_some());
+    let waits = [
+        ("resume", is_paused),
+        ("time", rollout.stage_until().is_some_and(|until| now < until)),
+        ("end", rollout.is_complete()),
+    ];
+    waits.into_iter().filter_map(|(name, is_so)| is_so.then_some(name)).collect()
+}
