@@ -3,6 +3,7 @@
 //! When a test here fails, restore the format, and put a new variant at the end of its enum. Literals are only added.
 
 mod changes;
+mod rollouts;
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -25,6 +26,7 @@ use concord_model::{
     schema::{Formats, StoredSchema},
     system::{
         SystemBody, SystemRecord,
+        change::ChangeId,
         environment::{Direct, Environment, EnvironmentName, Freeze},
         person::{Person, PersonId, PersonLabel},
     },
@@ -57,6 +59,10 @@ fn entry(proposal: &Proposal, expected: &str) {
     let bytes = proposal.to_bytes();
     assert_eq!(hex(&bytes), expected, "{proposal:?}");
     assert_eq!(Proposal::from_bytes(&bytes).as_ref(), Ok(proposal));
+}
+
+fn change_id() -> ChangeId {
+    ChangeId::parse("aaaaaaaaaaaa").unwrap()
 }
 
 #[track_caller]

@@ -1,6 +1,6 @@
 //! Change requests: their records, what is done to them, and where proposals come from.
 
-use super::{entry, key, plain, wire};
+use super::{change_id, entry, key, plain, wire};
 use concord_model::{
     access_key::{Author, KeyId},
     command::{
@@ -11,18 +11,14 @@ use concord_model::{
     system::{
         SystemBody, SystemRecord,
         change::{
-            AppliedWith, ApplyMode, Change, ChangeId, CloseReason, Content, DataBefore, Edition, Failure,
-            NewEdition, NewVote, Opinion, Party, Phase, Revert, RevertedBy, Scope, Timing, Vote, Window,
+            AppliedWith, ApplyMode, Change, CloseReason, Content, DataBefore, Edition, Failure, NewEdition,
+            NewVote, Opinion, Party, Phase, Revert, RevertedBy, Scope, Timing, Vote, Window,
         },
         environment::EnvironmentName,
         person::PersonId,
     },
     time::Timestamp,
 };
-
-fn change_id() -> ChangeId {
-    ChangeId::parse("aaaaaaaaaaaa").unwrap()
-}
 
 #[test]
 fn tails_of_proposals() {
