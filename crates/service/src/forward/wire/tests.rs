@@ -4,7 +4,7 @@ use super::*;
 use crate::request::{
     AccessWrite, AuditWrite, ChangeJudgement, ChangeWrite, Check, CheckCondition, EnvironmentRules,
     EnvironmentWrite, LazySchema, NewEdition, NewFreeze, NewProtection, NewSchema, NewUnique,
-    ProposedOperations, Restored, Rollback, Transaction, Undelete, UndeleteThen,
+    ProposedOperations, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
 };
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
@@ -19,6 +19,7 @@ use concord_model::{
     system::{
         change::{ApplyMode, Timing, Window},
         person::PersonLabel,
+        rollout::{GateRule, LabelValues, OnFail, Plan, Stage},
     },
     time::Timestamp,
 };
@@ -194,8 +195,28 @@ fn change_writes() -> Vec<Write> {
     all.into_iter().map(|write| Write::Change(Box::new(write))).collect()
 }
 
+fn rollout_writes() -> Vec<Write> {
+    let id = || "Abcdefghijkl".to_owned();
+    let edition = || {
+        let delete = Write::DeleteConfig { definition: "d".into(), key: "k".into(), expect: Expect::Present };
+        let operations = ProposedOperations::Records(vec![delete]);
+        let (title, description, timing) = ("t".to_owned(), String::new(), Timing::default());
+        NewEdition { title, description, operations, timing, seal: [7; 32] }
+    };
+    let labels = vec![LabelValues { name: "ring".into(), values: vec!["canary".into()] }];
+    let stage = Stage { labels, share: 300, for_s: 301, min_healthy: 2 };
+    let gates = vec![GateRule { name: "errors".into(), fresh_s: 303 }];
+    let plan = Plan { stages: vec![stage], max_failed: 302, gates, on_fail: OnFail::Pause, timeout_s: 304 };
+    let all = [
+        ChangeWrite::CreateStaged { id: id(), edition: edition(), plan: plan.clone() },
+        ChangeWrite::EditStaged { id: id(), edition: edition(), plan, if_match: Some(9) },
+        ChangeWrite::Steer { id: id(), steer: RolloutSteer::Abort, comment: "c".into() },
+    ];
+    all.into_iter().map(|write| Write::Change(Box::new(write))).collect()
+}
+
 fn all_writes() -> Vec<Write> {
-    [writes(), environment_writes(), change_writes(), access_writes()].concat()
+    [writes(), environment_writes(), change_writes(), access_writes(), rollout_writes()].concat()
 }
 
 fn freeze(from: Option<Timestamp>) -> NewFreeze {
@@ -231,7 +252,7 @@ fn operations() -> Vec<(Write, &'static str)> {
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 33] = [
+const WRITES: [&str; 36] = [
     "00036170700103612e6201027b7d00",
     "0003617070000000",
     "01036170700103612e6202",
@@ -265,6 +286,9 @@ const WRITES: [&str; 33] = [
     "0a000c30313233343536373839615a016e000000000000000001ac020707070707070707070707070707070707070707070707070707070707070707010f616461406578616d706c652e636f6d",
     "0a030c30313233343536373839615a0707070707070707070707070707070707070707070707070707070707070707ac020309",
     "0a070c30313233343536373839615aac02",
+    "12080c4162636465666768696a6b6c0174000001040164016b02000000070707070707070707070707070707070707070707070707070707070707070701010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0201b002",
+    "12090c4162636465666768696a6b6c0174000001040164016b02000000070707070707070707070707070707070707070707070707070707070707070701010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0201b0020109",
+    "120a0c4162636465666768696a6b6c030163",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
