@@ -9,10 +9,7 @@
 //! [`GATE_WORDS_MAX`] words. What is full of readers that run well still takes a failure: the oldest of those makes room.
 //! What it has is of one term, so a new leader begins with nothing.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use smol_str::SmolStr;
 use tokio::time::{Duration, Instant};
@@ -82,7 +79,7 @@ impl Default for Memory {
 struct Group {
     run: Option<Run>,
     /// The place of each reader in one of the two others.
-    places: HashMap<Arc<str>, Place>,
+    places: BTreeMap<Arc<str>, Place>,
     /// By age.
     healthy: BTreeMap<u64, Healthy>,
     /// By age.
