@@ -162,6 +162,7 @@ impl Consensus {
             | Call::Room
             | Call::Prove
             | Call::Audit
+            | Call::Report
             | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())

@@ -22,6 +22,7 @@ pub(super) enum Code {
     ChangeNotFound,
     ChangeRequired,
     ChangeStale,
+    ClusterNotUpgraded,
     CodingUnsupported,
     ConfigBreaksSchema,
     ConfigExists,
@@ -86,7 +87,7 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 71] = [
+    pub(super) const ALL: [(Self, &'static str); 72] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
         (Self::AuditOff, "not_found_error"),
@@ -98,6 +99,7 @@ impl Code {
         (Self::ChangeNotFound, "not_found_error"),
         (Self::ChangeRequired, "conflict_error"),
         (Self::ChangeStale, "conflict_error"),
+        (Self::ClusterNotUpgraded, "conflict_error"),
         (Self::CodingUnsupported, "unsupported_coding"),
         (Self::ConfigBreaksSchema, "validation_error"),
         (Self::ConfigExists, "conflict_error"),
@@ -174,6 +176,7 @@ impl Code {
             Self::ChangeNotFound => "change_not_found",
             Self::ChangeRequired => "change_required",
             Self::ChangeStale => "change_stale",
+            Self::ClusterNotUpgraded => "cluster_not_upgraded",
             Self::CodingUnsupported => "coding_unsupported",
             Self::ConfigBreaksSchema => "config_breaks_schema",
             Self::ConfigExists => "config_exists",
@@ -262,6 +265,7 @@ impl Code {
             Refusal::Building(_) => Self::IndexBuilding,
             Refusal::CursorExpired(_) => Self::CursorExpired,
             Refusal::ChangeStale(_) => Self::ChangeStale,
+            Refusal::NotUpgraded { .. } => Self::ClusterNotUpgraded,
             Refusal::OfOperation(_, refusal) => Self::of(refusal),
         }
     }

@@ -203,6 +203,18 @@ pub const LABEL_BYTES_MAX: usize = 255;
 pub const ROLLOUT_GATES_MAX: usize = 16;
 /// Bytes of the name of a gate.
 pub const GATE_NAME_BYTES_MAX: usize = 64;
+/// Readers of one rollout whose reports the leader has.
+pub const ROLLOUT_READERS_MAX: usize = 10_000;
+/// Readers of all rollouts whose reports the leader has: with their names, less than 64 MiB.
+pub const REPORTED_READERS_MAX: usize = 100_000;
+/// Failed readers of one rollout of which the leader keeps the labels and what they say.
+pub const REPORT_DETAILS_MAX: usize = 50;
+/// Bytes of what a reader says of its failure, and of what a gate says.
+pub const REPORT_TEXT_BYTES_MAX: usize = 1024;
+/// Seconds after which a report counts no more. Readers repeat it three times as often.
+pub const REPORT_AGE_S_MAX: u64 = 60;
+/// What keys have said of gates, that the leader has: one of each key and gate.
+pub const GATE_WORDS_MAX: usize = 64;
 /// Bytes of what persons may take back, with its records. It counts at least [`KEPT_BEFORE_BYTES_MIN`] each, and the oldest go for later
 /// ones: nobody's change request is rejected for it.
 pub const KEPT_BEFORE_BYTES_MAX: u64 = 16 << 20;

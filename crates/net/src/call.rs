@@ -16,6 +16,7 @@
 //! | `page` | a cursor and a list | a part of that page | the service of the node that pins the cursor's state |
 //! | `history` | a query of the history | a part of the history | the service, from its own disk |
 //! | `audit` | which lines of the audit log | a page of it | the service, from its own disk |
+//! | `report` | what a reader or a gate says of a rollout, or the question what was said of one | what was made of it | the leader's service, from feature level 2 on |
 //! | `change` | a change of the membership | the entry that makes it | the leader's service |
 //! | `clock` | none | the node's wall clock | the service |
 //! | `room` | none | whether the free space of the node's volume is below its reserve | the service |
@@ -73,11 +74,13 @@ pub enum Call {
     Witness,
     /// Fetches a page of the audit log.
     Audit,
+    /// Forwards what is said of a rollout, or asks for it.
+    Report,
 }
 
 impl Call {
     /// All RPCs.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Vote,
         Self::PreVote,
         Self::Stream,
@@ -99,6 +102,7 @@ impl Call {
         Self::Prove,
         Self::Witness,
         Self::Audit,
+        Self::Report,
     ];
 
     /// The last segment of the path.
@@ -126,6 +130,7 @@ impl Call {
             Self::Prove => "prove",
             Self::Witness => "witness",
             Self::Audit => "audit",
+            Self::Report => "report",
         }
     }
 

@@ -27,6 +27,7 @@
 //! | change requests: what waits for approval, and what was applied | `change_requests` |
 //! | stored editions of change requests, and whose approvals count | `editions` |
 //! | evaluation of feature flags | `flags` |
+//! | rollouts: what readers and gates say of them | `rollouts` |
 //! | who asked for what and what was decided | `audit`, `audit_pages` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_space` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
@@ -127,7 +128,7 @@ use membership::ClusterMembers;
 use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
-use rollouts::{evidence::EvidenceStore, task::RolloutTask};
+use rollouts::{EvidenceStore, Reports, task::RolloutTask};
 use schemas::{Schemas, Validators};
 use slowness::SlowWrites;
 use watch::Watches;
@@ -166,7 +167,10 @@ pub use request::{
     ProposedOperations, Refusal, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
     Write,
 };
-pub use rollouts::view::{PassedView, PauseView, RolloutStatus, RolloutView};
+pub use rollouts::{
+    EvidenceView, FailureReport, GateView, GateWord, ReaderReport, ReaderState, Reported,
+    view::{PassedView, PauseView, RolloutStatus, RolloutView},
+};
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
     batch::check_operation_count,
@@ -263,6 +267,8 @@ pub struct Units {
     pub environments: Arc<Environments>,
     /// Change requests.
     pub changes: Arc<ChangeRequests>,
+    /// Reports of readers and words of gates about rollouts.
+    pub reports: Arc<Reports>,
     /// Anchors of the audit logs.
     pub anchors: Arc<AuditAnchoring>,
     /// Pages of the audit logs of all members.
@@ -332,9 +338,10 @@ impl Service {
         let changes = Arc::new(ChangeRequests::new(&cx, &clock, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
-        let evidence = Arc::new(EvidenceStore::default());
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
+        let evidence = Arc::new(EvidenceStore::new(&cx, &authentication));
+        let reports = Arc::new(Reports::new((&cx, &clock), &freshness, &authentication, &evidence));
         let members = Arc::new(ClusterMembers {
             cx: cx.clone(),
             clock: clock.clone(),
@@ -366,6 +373,7 @@ impl Service {
             keys,
             environments,
             changes,
+            reports,
             anchors,
             watches,
             backups,

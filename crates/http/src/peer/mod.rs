@@ -4,7 +4,7 @@
 //! | calls | answered by |
 //! |---|---|
 //! | `join`, `levels` | the service; also of a node that has no identity yet |
-//! | `write`, `writes`, `change` | the service, when this node leads |
+//! | `write`, `writes`, `report`, `change` | the service, when this node leads |
 //! | `clock` | the service |
 //! | `page` | the service, from a state that it holds for cursors |
 //! | `history` | the service, from this node's own disk |
@@ -222,6 +222,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Change
         | Call::History
         | Call::Audit
+        | Call::Report
         | Call::Prove
         | Call::Page => {
             let (service, origin, traces) = (service.clone(), sender(&head.headers), received(&head.headers));
@@ -275,6 +276,7 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         Call::Change => service.members.answer_change(body).await,
         Call::History => service.history.answer_history(body).await,
         Call::Audit => service.audit_pages.answer_audit(body).await,
+        Call::Report => service.reports.answer_report(body).await,
         Call::Page => service.reads.answer_page(body).await,
         Call::Vote
         | Call::PreVote

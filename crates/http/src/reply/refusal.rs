@@ -61,6 +61,12 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
             all
         }
         Refusal::KeyEnded => vec![Violation::new(NOT_VALID)],
+        Refusal::NotUpgraded { needs, has } => {
+            let msg = format!(
+                "this needs feature level {needs}, and the cluster has {has}: upgrade all of its members first"
+            );
+            vec![Violation::new(msg)]
+        }
         Refusal::AuditOff => {
             vec![Violation::new("this node keeps no audit log (`CONCORD_AUDIT=off`)")]
         }
@@ -102,6 +108,7 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Conflict(_)
         | Refusal::NotUniqueYet { .. }
         | Refusal::Building(_)
+        | Refusal::NotUpgraded { .. }
         | Refusal::ChangeStale(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_)
         | Refusal::NotThere(_)

@@ -7,7 +7,12 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{key::Key, limits::KEY_BYTES_MAX, system::environment::DEFAULT_ENVIRONMENT};
+use crate::{
+    feature::{LEVEL_MIN, ROLLOUTS},
+    key::Key,
+    limits::KEY_BYTES_MAX,
+    system::environment::DEFAULT_ENVIRONMENT,
+};
 
 /// Something that a key may be allowed to do. The order is that of the bits in [`Verbs`]: new ones go to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -38,11 +43,14 @@ pub enum Verb {
     Approve,
     /// Change restricted and frozen environments without an approval, for a later review.
     Bypass,
+    /// Say how readers run with what a rollout gives them, and whether a gate is good. [`Self::Approve`] includes it: who
+    /// may end a rollout may also say why. So keys of a cluster whose root key is disabled can still give it.
+    Report,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Read,
         Self::Reveal,
         Self::Write,
@@ -56,6 +64,7 @@ impl Verb {
         Self::Propose,
         Self::Approve,
         Self::Bypass,
+        Self::Report,
     ];
 
     /// Its name in requests and answers.
@@ -75,6 +84,7 @@ impl Verb {
             Self::Propose => "propose",
             Self::Approve => "approve",
             Self::Bypass => "bypass",
+            Self::Report => "report",
         }
     }
 
@@ -95,7 +105,8 @@ impl Verb {
             | Self::Delete
             | Self::Propose
             | Self::Approve
-            | Self::Bypass => true,
+            | Self::Bypass
+            | Self::Report => true,
             Self::Backup | Self::Cluster | Self::Keys | Self::Audit | Self::Observe => false,
         }
     }
@@ -105,6 +116,7 @@ impl Verb {
         match self {
             Self::Observe => &[Self::Cluster],
             Self::Propose => &[Self::Write, Self::Define],
+            Self::Report => &[Self::Approve],
             Self::Read
             | Self::Reveal
             | Self::Write
@@ -116,6 +128,27 @@ impl Verb {
             | Self::Delete
             | Self::Approve
             | Self::Bypass => &[],
+        }
+    }
+
+    /// The feature level that a node must know to store a key with it.
+    #[must_use]
+    pub fn feature_level(self) -> u32 {
+        match self {
+            Self::Report => ROLLOUTS,
+            Self::Read
+            | Self::Reveal
+            | Self::Write
+            | Self::Define
+            | Self::Backup
+            | Self::Cluster
+            | Self::Keys
+            | Self::Audit
+            | Self::Observe
+            | Self::Delete
+            | Self::Propose
+            | Self::Approve
+            | Self::Bypass => LEVEL_MIN,
         }
     }
 
@@ -291,6 +324,13 @@ impl Grants {
         }
     }
 
+    /// The feature level that a node must know to store them.
+    #[must_use]
+    pub fn feature_level(&self) -> u32 {
+        let verbs = self.0.iter().flat_map(|grant| grant.verbs.iter());
+        verbs.map(Verb::feature_level).max().unwrap_or(LEVEL_MIN)
+    }
+
     /// The patterns of the definitions for which the verb is allowed.
     pub fn patterns(&self, verb: Verb) -> impl Iterator<Item = &Pattern> {
         let with_verb = self.0.iter().filter(move |grant| grant.verbs.allow(verb));
@@ -413,11 +453,21 @@ mod tests {
     #[test]
     fn verbs_have_names_and_stay_where_they_are() {
         let bits: Vec<u16> = Verb::ALL.into_iter().map(Verb::bit).collect();
-        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096], "they are stored");
+        assert_eq!(bits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192], "they are stored");
         assert!(Verb::ALL.into_iter().all(|verb| Verb::named(verb.name()) == Some(verb)));
         assert_eq!((Verb::named("Read"), Verb::named("")), (None, None));
         assert_eq!(Verbs::ALL.iter().collect::<Vec<_>>(), Verb::ALL);
         assert!(Verbs::default().is_empty() && !Verbs::ALL.is_empty());
+    }
+
+    #[test]
+    fn a_key_that_reports_is_of_the_level_of_rollouts_and_all_others_are_as_before() {
+        for verb in Verb::ALL {
+            let expected = if verb == Verb::Report { ROLLOUTS } else { LEVEL_MIN };
+            let grants = Grants(vec![grant(&[Verb::Read], &["a"]), grant(&[verb], &["*"])]);
+            assert_eq!(grants.feature_level(), expected, "{verb}");
+        }
+        assert_eq!(Grants::default().feature_level(), LEVEL_MIN);
     }
 
     #[test]
@@ -445,6 +495,8 @@ mod tests {
             let others: Vec<Verb> = Verb::ALL.into_iter().filter(|other| *other != verb).collect();
             assert!(!may(&others, verb) && may(&[verb], verb), "{verb}");
         }
+        assert!(may(&[Verb::Approve], Verb::Report) && may(&[Verb::Report], Verb::Report));
+        assert!(!may(&[Verb::Report], Verb::Approve) && !may(&[Verb::Write], Verb::Report));
         let (write, propose) =
             (Grants(vec![grant(&[Verb::Write], &["a*"])]), Grants(vec![grant(&[Verb::Propose], &["ab"])]));
         assert!(write.covers(&propose) && !propose.covers(&write));

@@ -384,6 +384,21 @@ pub enum AccessCommand {
     },
 }
 
+impl AccessCommand {
+    /// The feature level that a node must know to apply it: that of the verbs which it gives.
+    fn feature_level(&self) -> u32 {
+        match self {
+            Self::Create { terms, .. } | Self::Change { terms, .. } => terms.grants.feature_level(),
+            Self::Revoke { .. }
+            | Self::Rotate { .. }
+            | Self::MarkUsed { .. }
+            | Self::DisableRoot
+            | Self::EnableRoot
+            | Self::Attest { .. } => LEVEL_MIN,
+        }
+    }
+}
+
 /// What a key may do, and until when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyTerms {
@@ -453,8 +468,8 @@ impl Command {
             | Self::UndeleteDefinition { .. }
             | Self::SetProtection { .. }
             | Self::SkipRevisions { .. }
-            | Self::Audit(_)
-            | Self::Access(_) => LEVEL_MIN,
+            | Self::Audit(_) => LEVEL_MIN,
+            Self::Access(command) => command.feature_level(),
             Self::System(command) => command.feature_level(),
             Self::Batch(steps) => highest_level(steps.iter()),
             Self::Transaction(Transaction { steps, .. }) => highest_level(steps.iter().map(|(_, step)| step)),

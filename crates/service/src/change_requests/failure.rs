@@ -70,6 +70,7 @@ pub(super) fn next_of(refusal: &Refusal) -> Next {
         | Refusal::LimitReached(_)
         | Refusal::Building(_)
         | Refusal::CursorExpired(_)
+        | Refusal::NotUpgraded { .. }
         | Refusal::AuditOff => Next::Later,
     }
 }

@@ -33,6 +33,7 @@ use concord_consensus::{
 };
 use concord_model::{
     error::{Invalid, Violation},
+    feature::LEVEL_MIN,
     record::Revision,
 };
 use concord_net::{
@@ -118,6 +119,20 @@ impl Freshness {
             wait_until_applied(consensus, revision, deadline).await?;
         }
         Ok(consensus.state())
+    }
+
+    /// Expects that the cluster has a feature level. A node asks before it forwards what an earlier version would take for
+    /// something else.
+    ///
+    /// # Errors
+    /// [`Refusal::NotUpgraded`]; or that this node can't know it.
+    pub(crate) async fn expect_level(self: &Arc<Self>, needs: u32) -> Result<(), Refusal> {
+        // It never falls, so a state of any age that has it is enough.
+        if self.cx.applied().feature_level() >= needs.max(LEVEL_MIN) {
+            return Ok(());
+        }
+        let has = self.view(Consistency::LINEARIZABLE).await?.feature_level();
+        if has >= needs { Ok(()) } else { Err(Refusal::NotUpgraded { needs, has }) }
     }
 
     /// How long it took until a state was confirmed.

@@ -86,6 +86,13 @@ pub enum Refusal {
     AuditOff,
     /// A record that a change request rests on has changed since its edition was sent.
     ChangeStale(String),
+    /// What is requested is of a feature level that the cluster does not have yet; certainly not done.
+    NotUpgraded {
+        /// The level that it needs.
+        needs: u32,
+        /// The level of the cluster.
+        has: u32,
+    },
 }
 
 fn decode_of_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Refusal>, D::Error> {
@@ -142,6 +149,7 @@ impl Refusal {
             | Self::DefinitionNotThere(_)
             | Self::DeletionNotKept(_)
             | Self::AuditOff
+            | Self::NotUpgraded { .. }
             | Self::ChangeStale(_) => self,
         }
     }
@@ -174,6 +182,7 @@ impl Refusal {
             | Self::CursorExpired(_)
             | Self::DeletionNotKept(_)
             | Self::AuditOff
+            | Self::NotUpgraded { .. }
             | Self::ChangeStale(_) => self,
         }
     }

@@ -29,6 +29,7 @@ use concord_model::{
     command::{ConfigThen, Expect, KeyTerms},
     document::{Document, DocumentError},
     error::{Rejection, Violation},
+    feature::LEVEL_MIN,
     flat::decode_without,
     limits::BATCH_STEPS_MAX,
     patch::Patch,
@@ -739,6 +740,18 @@ impl Write {
     /// Its change of the access keys.
     pub(crate) fn access(&self) -> Option<&AccessWrite> {
         if let Self::Access(write) = self { Some(write) } else { None }
+    }
+
+    /// The feature level that the cluster must have. The receiving node asks for it: a leader of an earlier version would
+    /// not know what it is.
+    pub(crate) fn feature_level(&self) -> u32 {
+        match self.access() {
+            Some(AccessWrite::Create { terms, .. }) => terms.grants.feature_level(),
+            Some(AccessWrite::Change { patch, .. }) => {
+                patch.grants.as_ref().map_or(LEVEL_MIN, Grants::feature_level)
+            }
+            Some(_) | None => LEVEL_MIN,
+        }
     }
 
     /// Its change of the anchors of an audit log.

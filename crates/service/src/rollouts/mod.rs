@@ -1,15 +1,25 @@
-//! Rollouts on this node: what the leader does by itself, and what a client is shown.
+//! Rollouts on this node: what readers and gates say, what the leader does by itself, and what a client is shown.
 //!
 //! | topic | file |
 //! |---|---|
+//! | reports of readers and words of gates: received, forwarded to the leader | `reports` |
+//! | what they say of a rollout | `evidence` |
+//! | the memory that has them, and its bounds | `memory` |
 //! | pause, end and next stage of the rollouts that run | `task` |
 //! | what a change request shows of its rollout | `view` |
 //!
 //! The log decides (`crates/state/src/change/rollout.rs`).
 
 pub(crate) mod evidence;
+mod memory;
+pub(crate) mod reports;
 pub(crate) mod task;
 pub(crate) mod view;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use evidence::EvidenceStore;
+pub use evidence::{EvidenceView, FailureReport, GateView};
+pub(crate) use reports::Reports;
+pub use reports::{GateWord, ReaderReport, ReaderState, Reported};

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::time::{Instant, timeout};
 
-use super::evidence::EvidenceStore;
+use super::EvidenceStore;
 use crate::{clock::Clock, context::Context};
 use concord_consensus::Consensus;
 use concord_model::{
@@ -110,12 +110,12 @@ impl RolloutTask {
 
     /// Does what is to be done now, if this node leads: what harms goes first.
     pub(crate) async fn look(&self, consensus: &Consensus) {
+        let state = consensus.state();
+        self.evidence.tidy(&state);
         if !self.cx.leads(consensus) {
             *self.progress() = Progress::default();
-            self.evidence.clear();
             return;
         }
-        let state = consensus.state();
         let running = self.running(&state);
         let mut steps: Vec<(ChangeId, Step)> = running
             .iter()
@@ -158,7 +158,7 @@ impl RolloutTask {
 
     /// What is to be done with one now.
     fn step(&self, id: &ChangeId, rollout: &Rollout, is_heard: bool) -> Option<Step> {
-        let bad_gate = self.evidence.bad_gate(rollout);
+        let bad_gate = self.evidence.bad_gate(id, rollout);
         let known = Known {
             evidence: self.evidence.counted(id, rollout),
             bad_gate: bad_gate.as_deref(),

@@ -61,6 +61,7 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         | Refusal::DefinitionNotThere(_)
         | Refusal::DeletionNotKept(_)
         | Refusal::AuditOff
+        | Refusal::NotUpgraded { .. }
         | Refusal::LimitReached(_)
         | Refusal::Forbidden { .. }
         | Refusal::KeyEnded

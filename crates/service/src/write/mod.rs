@@ -85,7 +85,7 @@ use access::{Authorized, authorize};
 use admission::WriteAdmission;
 use conceal::concealed;
 use concord_consensus::Consensus;
-use concord_model::{access_key::Author, command::Verdict, limits::REASON_BYTES_MAX};
+use concord_model::{access_key::Author, command::Verdict, feature::LEVEL_MIN, limits::REASON_BYTES_MAX};
 use concord_state::State;
 use config_check::{needs_config_check, set_configs_read};
 use environment::check_environments;
@@ -145,6 +145,9 @@ impl Writes {
         check_intake(&write, self.cx.limits())?;
         self.check_disk(&write)?;
         let consensus = self.cx.consensus_or_refusal()?;
+        if write.feature_level() > LEVEL_MIN {
+            Box::pin(self.freshness.expect_level(write.feature_level())).await?;
+        }
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest::new(caller, write));
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");

@@ -1,0 +1,394 @@
+//! Reports of readers and words of gates, on any node: the leader remembers them (`evidence`), the others forward them.
+//!
+//! They are no writes: the log has nothing of them, and a new leader does not know them. Readers and monitors repeat them.
+//!
+//! **Invariants:** one hop: what was forwarded is never forwarded again. The leader authorizes again what was forwarded.
+//! Reports have places of their own among the requests in progress, and few connections to the leader: they take none from
+//! writes.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+
+use super::evidence::{EvidenceStore, EvidenceView};
+use crate::{
+    access::Authentication,
+    clock::Clock,
+    context::Context,
+    editions::find,
+    forward::{
+        answer_time,
+        wire::{named, principal},
+    },
+    freshness::Freshness,
+    request::{Principal, Refusal},
+    retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
+    write::admission::WriteAdmission,
+};
+use concord_consensus::Consensus;
+use concord_model::{
+    access_key::Verb,
+    error::{Invalid, Rejection, Violation},
+    feature::ROLLOUTS,
+    limits::{GATE_NAME_BYTES_MAX, REPORT_TEXT_BYTES_MAX},
+    system::{
+        change::ChangeId,
+        rollout::{Reader, ReaderError},
+    },
+    unseen::is_unseen,
+};
+use concord_net::{
+    Member, ReceiveError,
+    call::Call,
+    client::Lane,
+    codec::{decode, encode},
+};
+use concord_state::State;
+
+/// Calls to the leader at once: each is answered from its memory.
+const CALLS_MAX: usize = 16;
+/// How long a node that shows a rollout waits for what the leader knows of it.
+const SHOW_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How a reader runs. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReaderState {
+    /// It runs well with the candidates.
+    Healthy,
+    /// It does not.
+    Failed,
+}
+
+/// What a reader says of a rollout. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReaderReport {
+    /// The id of the change request.
+    pub change: String,
+    /// The name of the reader.
+    pub reader: String,
+    /// Its labels, as [`Reader::parse`] takes them.
+    pub labels: String,
+    /// How it runs.
+    pub state: ReaderState,
+    /// What is wrong; kept of a failure only.
+    pub detail: String,
+}
+
+/// What a monitor says. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateWord {
+    /// The name of the gate.
+    pub gate: String,
+    /// Whether all is well.
+    pub is_ok: bool,
+    /// What it has seen.
+    pub evidence: String,
+}
+
+/// What became of a report or a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// Whether it counts: a report of a reader that does not see the candidates does not.
+    pub is_counted: bool,
+    /// Whether it is a new failure, or a gate says something else than before.
+    pub is_news: bool,
+}
+
+/// What a node asks of the leader. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Asked {
+    Report(ReaderReport),
+    Word(GateWord),
+    /// What is known of the rollout of a change request.
+    Show(String),
+}
+
+/// The leader's answer. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Answer {
+    Reported(Reported),
+    Shown(Box<EvidenceView>),
+}
+
+/// What is sent to the leader.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Forwarded {
+    /// Who asks, as a forwarded write has it.
+    by: String,
+    /// How long its sender waits for the answer.
+    remaining_ms: u64,
+    asked: Asked,
+}
+
+/// Takes reports of readers and words of gates.
+#[derive(Debug)]
+pub struct Reports {
+    cx: Arc<Context>,
+    clock: Arc<Clock>,
+    freshness: Arc<Freshness>,
+    authentication: Arc<Authentication>,
+    evidence: Arc<EvidenceStore>,
+    admission: WriteAdmission,
+    calls: Semaphore,
+}
+
+fn violation(name: &'static str, text: String) -> Refusal {
+    Invalid::from(Violation::at(vec![name.into()], text)).into()
+}
+
+/// Checks what is said in words.
+fn check_text(name: &'static str, text: &str) -> Result<(), Refusal> {
+    if text.len() <= REPORT_TEXT_BYTES_MAX && !text.contains(|char| is_unseen(char) && char != '\n') {
+        return Ok(());
+    }
+    let msg = format!(
+        "`{name}` has at most {REPORT_TEXT_BYTES_MAX} bytes, and no characters that can't be seen but line breaks"
+    );
+    Err(violation(name, msg))
+}
+
+impl ReaderReport {
+    /// The reader that it is of, if all of it has its form.
+    fn reader(&self) -> Result<Reader, Refusal> {
+        check_text("detail", &self.detail)?;
+        Reader::parse(&self.reader, &self.labels).map_err(|error| match error {
+            ReaderError::Id => violation("reader", error.to_string()),
+            ReaderError::Labels => violation("labels", error.to_string()),
+        })
+    }
+}
+
+impl GateWord {
+    fn check(&self) -> Result<(), Refusal> {
+        check_text("evidence", &self.evidence)?;
+        if (1..=GATE_NAME_BYTES_MAX).contains(&self.gate.len()) && !self.gate.contains(is_unseen) {
+            return Ok(());
+        }
+        let msg = format!(
+            "the name of a gate has 1 to {GATE_NAME_BYTES_MAX} bytes, and no characters that can't be seen"
+        );
+        Err(violation("name", msg))
+    }
+}
+
+impl Reports {
+    pub(crate) fn new(
+        (cx, clock): (&Arc<Context>, &Arc<Clock>),
+        freshness: &Arc<Freshness>,
+        authentication: &Arc<Authentication>,
+        evidence: &Arc<EvidenceStore>,
+    ) -> Self {
+        Self {
+            cx: Arc::clone(cx),
+            clock: Arc::clone(clock),
+            freshness: Arc::clone(freshness),
+            authentication: Arc::clone(authentication),
+            evidence: Arc::clone(evidence),
+            admission: WriteAdmission::new(cx.options.limits.writes_in_flight),
+            calls: Semaphore::new(CALLS_MAX),
+        }
+    }
+
+    /// Takes what a reader says of a rollout. Who may not report all that the change request changes is answered as if there
+    /// were none, unless the key may read it.
+    ///
+    /// # Errors
+    /// When the report is not valid, its key may not report, no rollout of this change request runs, the leader has no room,
+    /// or none answers in time.
+    pub async fn report(&self, principal: &Principal, report: ReaderReport) -> Result<Reported, Refusal> {
+        principal.authorize(Verb::Report, None)?;
+        report.reader()?;
+        self.taken(principal, Asked::Report(report)).await
+    }
+
+    /// Takes what a monitor says of a gate. It counts for the rollouts of which the key may report everything; a key that
+    /// may report anything may say something.
+    ///
+    /// # Errors
+    /// When the word is not valid, its key may report nothing, the leader has no room, or none answers in time.
+    pub async fn say(&self, principal: &Principal, word: GateWord) -> Result<Reported, Refusal> {
+        principal.authorize(Verb::Report, None)?;
+        word.check()?;
+        self.taken(principal, Asked::Word(word)).await
+    }
+
+    async fn taken(&self, principal: &Principal, asked: Asked) -> Result<Reported, Refusal> {
+        let _place = self.admission.admit(principal)?;
+        self.freshness.expect_level(ROLLOUTS).await?;
+        let deadline = Instant::now() + self.cx.options.write_timeout;
+        match self.ask(principal, asked, deadline).await? {
+            Answer::Reported(reported) => Ok(reported),
+            Answer::Shown(_) => Err(Refusal::Internal("the leader has shown what was reported to it".into())),
+        }
+    }
+
+    /// What the leader knows of the rollout of a change request which the client may see. `None` if no leader says so in
+    /// time: what is shown besides does not wait for it.
+    pub(crate) async fn shown(&self, change: &ChangeId) -> Option<EvidenceView> {
+        let asked = Asked::Show(change.as_str().to_owned());
+        let deadline = Instant::now() + SHOW_TIMEOUT.min(self.cx.options.read_timeout);
+        match self.ask(&Principal::cluster(), asked, deadline).await.ok()? {
+            Answer::Shown(view) => Some(*view),
+            Answer::Reported(_) => None,
+        }
+    }
+
+    /// Asks the leader, whichever node it is.
+    async fn ask(&self, principal: &Principal, asked: Asked, deadline: Instant) -> Result<Answer, Refusal> {
+        let consensus = self.cx.consensus_or_refusal()?;
+        // Whatever an attempt has done, the next one does again.
+        let retry = Retry::until(deadline, OnUnknown::Repeat, "no leader took the report in time");
+        let attempt = async |deadline| match self.cx.known_leader(consensus)? {
+            Leader::ThisNode => self.answer(consensus, principal, &asked, deadline).await,
+            Leader::Other(leader) => self.forward(consensus, (principal, &asked), &leader, deadline).await,
+        };
+        retry.run(consensus, attempt).await
+    }
+
+    async fn forward(
+        &self,
+        consensus: &Consensus,
+        (principal, asked): (&Principal, &Asked),
+        leader: &Member,
+        deadline: Instant,
+    ) -> Attempt<Answer> {
+        let Ok(Ok(_place)) = timeout_at(deadline, self.calls.acquire()).await else {
+            return Err(AttemptError::Retry(
+                "the time was up before the report was sent to the leader".into(),
+            ));
+        };
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let forwarded = Forwarded {
+            by: named(principal).into_owned(),
+            remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
+            asked: asked.clone(),
+        };
+        let (peers, body) = (self.cx.peers(), encode(&forwarded));
+        let call = peers.call(Lane::Forward, leader.id, &leader.peer_addr, Call::Report, body, remaining);
+        let response = tokio::select! {
+            response = call => response?,
+            // It may be lost. What is repeated does no harm.
+            () = consensus.leader_changed() => {
+                return Err(AttemptError::Retry("the leader changed while it was asked".into()));
+            }
+        };
+        decode::<Attempt<Answer>>(&response).unwrap_or_else(|error| {
+            Err(AttemptError::Unknown(format!("the leader's response is invalid: {error}")))
+        })
+    }
+
+    /// Answers what another node has forwarded.
+    ///
+    /// # Errors
+    /// When the body is not one of this version. Everything else is a response.
+    pub async fn answer_report(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let Forwarded { by, remaining_ms, asked } = decode(&body)?;
+        Ok(encode(&self.answer_forwarded(principal(&by)?, remaining_ms, asked).await))
+    }
+
+    async fn answer_forwarded(
+        &self,
+        principal: Principal,
+        remaining_ms: u64,
+        asked: Asked,
+    ) -> Attempt<Answer> {
+        let Some(consensus) = self.cx.consensus() else { return Err(AttemptError::Retry(self.cx.absence())) };
+        let _place = self.admission.admit(&principal)?;
+        let remaining = Duration::from_millis(remaining_ms).min(self.cx.options.write_timeout);
+        let deadline = Instant::now() + remaining.saturating_sub(answer_time(remaining));
+        self.answer(consensus, &principal, &asked, deadline).await
+    }
+
+    /// Answers on this node, which leads or did so a moment ago. A refusal rests on a state that was confirmed.
+    async fn answer(
+        &self,
+        consensus: &Consensus,
+        principal: &Principal,
+        asked: &Asked,
+        deadline: Instant,
+    ) -> Attempt<Answer> {
+        let first = self.answer_at_once(consensus, principal, asked);
+        if !matches!(
+            first,
+            Err(AttemptError::Refused(Refusal::Rejected(_) | Refusal::Forbidden { .. } | Refusal::KeyEnded))
+        ) {
+            return first;
+        }
+        confirm_leadership(consensus, deadline).await?;
+        self.answer_at_once(consensus, principal, asked)
+    }
+
+    fn answer_at_once(&self, consensus: &Consensus, principal: &Principal, asked: &Asked) -> Attempt<Answer> {
+        if !self.cx.leads(consensus) {
+            return Err(AttemptError::Retry(format!("node {} does not lead", self.cx.node_id())));
+        }
+        let state = consensus.state();
+        Ok(match asked {
+            Asked::Report(report) => Answer::Reported(self.take_report(&state, principal, report)?),
+            Asked::Word(word) => Answer::Reported(self.take_word(&state, principal, word)?),
+            Asked::Show(change) => {
+                let shown = ChangeId::parse(change)
+                    .and_then(|change| Some(self.evidence.shown(&change, state.rollout(&change)?)));
+                Answer::Shown(Box::new(shown.unwrap_or_default()))
+            }
+        })
+    }
+
+    fn take_report(
+        &self,
+        state: &State,
+        principal: &Principal,
+        report: &ReaderReport,
+    ) -> Result<Reported, Refusal> {
+        let principal = self.authentication.current(principal)?;
+        principal.authorize(Verb::Report, None)?;
+        let reader = report.reader()?;
+        let id = ChangeId::parse(&report.change).ok_or(Rejection::ChangeNotFound)?;
+        let found = find(state, &id).ok_or(Rejection::ChangeNotFound)?;
+        if !principal.may_in(Verb::Report, found.scope()) {
+            let may_know = principal.may_see_change(found.scope());
+            return Err(if may_know {
+                Refusal::Forbidden { verb: Verb::Report }
+            } else {
+                Rejection::ChangeNotFound.into()
+            });
+        }
+        let rollout = state.rollout(&id).filter(|rollout| rollout.is_running());
+        let rollout = rollout.ok_or(Rejection::RolloutStage)?;
+        let failure = match report.state {
+            ReaderState::Healthy => None,
+            ReaderState::Failed => Some(report.detail.as_str()),
+        };
+        let time = self.clock.log_time(state);
+        let taken = self.evidence.report((&id, rollout), &reader, failure, time);
+        let taken = taken.map_err(|_| full("reports of readers"))?;
+        if taken == Some(true) {
+            tracing::info!(change = id.as_str(), reader = reader.id, "a reader has failed in a rollout");
+        }
+        Ok(Reported { is_counted: taken.is_some(), is_news: taken == Some(true) })
+    }
+
+    fn take_word(&self, state: &State, principal: &Principal, word: &GateWord) -> Result<Reported, Refusal> {
+        let principal = self.authentication.current(principal)?;
+        principal.authorize(Verb::Report, None)?;
+        word.check()?;
+        let (said, time) = ((&principal, word.is_ok, word.evidence.clone()), self.clock.log_time(state));
+        let is_news = self.evidence.say(&word.gate, said, time).map_err(|_| full("words of gates"))?;
+        if is_news {
+            tracing::info!(gate = word.gate, is_ok = word.is_ok, "a gate says something new");
+        }
+        Ok(Reported { is_counted: true, is_news })
+    }
+}
+
+fn full(what: &str) -> Refusal {
+    Refusal::LimitReached(format!("the leader has as many {what} as it may; retry later"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,354 @@
+//! Reports and words on a node over a scripted consensus.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::*;
+use crate::testing::Scripted;
+use concord_model::{
+    access_key::{AccessKey, Author, Grant, Grants, KeyId, Pattern, Quota, Verb},
+    command::{
+        AccessCommand, ChangeAction, Command, Expect, KeyTerms, Proposal, SystemCommand, source::Guard,
+    },
+    key::Key,
+    system::{
+        change::{Content, NewEdition, Scope, Timing},
+        rollout::{
+            Candidate, Evidence, GateRule, LabelValues, OnFail, Plan, Rollout, SHARE_ALL, Stage,
+            StagedEdition,
+        },
+    },
+};
+
+const CHANGE: &str = "AbCdEf012345";
+
+/// A node of a cluster with rollouts, that leads.
+struct World {
+    node: Scripted,
+}
+
+fn key(text: &str) -> Key {
+    Key::parse(text).unwrap()
+}
+
+fn id() -> ChangeId {
+    ChangeId::parse(CHANGE).unwrap()
+}
+
+/// First the readers with `ring=canary`, then all; one gate.
+fn plan() -> Plan {
+    let canary = LabelValues { name: "ring".into(), values: vec!["canary".into()] };
+    let stage = |labels| Stage { labels, share: SHARE_ALL, for_s: 600, min_healthy: 1 };
+    let gates = vec![GateRule { name: "errors".into(), fresh_s: 120 }];
+    Plan {
+        stages: vec![stage(vec![canary]), stage(Vec::new())],
+        max_failed: 0,
+        gates,
+        on_fail: OnFail::Abort,
+        timeout_s: 3600,
+    }
+}
+
+fn report(reader: &str, labels: &str, state: ReaderState) -> ReaderReport {
+    let [change, reader, labels, detail] = [CHANGE, reader, labels, "no\nstart"].map(str::to_owned);
+    ReaderReport { change, reader, labels, state, detail }
+}
+
+fn word(gate: &str, is_ok: bool) -> GateWord {
+    GateWord { gate: gate.into(), is_ok, evidence: "0.1 %".into() }
+}
+
+impl World {
+    /// Without a rollout, and at level 1.
+    async fn old() -> Self {
+        let node = Scripted::start().await;
+        let now = node.true_time();
+        node.hear_clocks(&[(2, now), (3, now)]);
+        node.fake.lead(Some(1));
+        Self { node }
+    }
+
+    fn decide(&self, author: Author, command: Command) {
+        let verdict = self.node.fake.decide(&Proposal::new(self.node.true_time(), "root", author, command));
+        assert!(format!("{verdict:?}").starts_with("Decided(Ok"), "{verdict:?}");
+    }
+
+    /// With the rollout of config `k` of definition `d`.
+    async fn rolling() -> Self {
+        let world = Self::old().await;
+        world.decide(Author::Cluster, Command::RaiseFeatureLevel { to: ROLLOUTS });
+        world.decide(
+            Author::Root,
+            Command::CreateDefinition { key: key("d"), indexes: Vec::new(), schema: None },
+        );
+        let data = |text: &str| text.into();
+        world.decide(
+            Author::Root,
+            Command::WriteConfig {
+                definition: key("d"),
+                key: key("k"),
+                data: data("{}"),
+                entries: Box::default(),
+                expect: Expect::Absent,
+            },
+        );
+        let state = world.state();
+        let found = state.definition("d").unwrap();
+        let revision = found.config("k").map(|config| config.revision);
+        let definition = found.definition.id;
+        let base = Guard::Config { definition, key: key("k"), revision };
+        let edition = NewEdition {
+            digest: [1; 32],
+            scope: Scope::Definitions(vec![key("d")]),
+            text: "{}".into(),
+            operations: "[]".into(),
+            content: Content::new(vec![base], [2; 32]),
+            timing: Timing::default(),
+        };
+        world.act(ChangeAction::CreateStaged(Box::new(StagedEdition { edition, plan: plan() })));
+        let candidates = vec![Candidate { definition, key: key("k"), data: data(r#"{"new":true}"#) }];
+        world.act(ChangeAction::BeginRollout { edition: 1, digest: [1; 32], candidates });
+        world
+    }
+
+    fn act(&self, action: ChangeAction) {
+        self.decide(Author::Root, Command::System(SystemCommand::Change { id: id(), action }));
+    }
+
+    fn state(&self) -> Arc<State> {
+        self.node.service.cx.applied()
+    }
+
+    fn rollout(&self) -> Rollout {
+        self.state().rollout(&id()).unwrap().clone()
+    }
+
+    /// The holder of a stored key with `report` for these definitions.
+    fn reporter(&self, name: &str, verb: Verb, patterns: &[&str]) -> Principal {
+        let definitions = patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect();
+        let grants = Grants(vec![Grant { verbs: [verb].into_iter().collect(), definitions }]);
+        let terms = KeyTerms { name: name.into(), grants, quota: Quota::default(), expires_at: None };
+        let id = KeyId::parse(&format!("{name:a>12}")).unwrap();
+        let create = AccessCommand::Create { id: id.clone(), terms, sha256: [7; 32], person: None };
+        self.decide(Author::Root, Command::Access(create));
+        let state = self.state();
+        let key: &Arc<AccessKey> = state.access_key(&id).unwrap();
+        Principal::of_key(Arc::clone(key), key.secrets[0].made)
+    }
+
+    fn reports(&self) -> &Reports {
+        &self.node.service.reports
+    }
+
+    fn counted(&self) -> Evidence {
+        self.reports().evidence.counted(&id(), &self.rollout())
+    }
+
+    fn counts(&self) -> (u32, u32, u32) {
+        let Evidence { healthy, failed, gates } = self.counted();
+        (healthy, failed, gates)
+    }
+
+    async fn takes(&self, by: &Principal, reader: &str, labels: &str, state: ReaderState) -> Reported {
+        self.reports().report(by, report(reader, labels, state)).await.unwrap()
+    }
+}
+
+const COUNTED: Reported = Reported { is_counted: true, is_news: false };
+const NEWS: Reported = Reported { is_counted: true, is_news: true };
+const NOTHING: Reported = Reported { is_counted: false, is_news: false };
+
+#[tokio::test]
+async fn the_leader_counts_the_readers_that_see_the_candidates() {
+    let world = World::rolling().await;
+    let root = Principal::root();
+    assert_eq!(world.takes(&root, "a", "ring=canary", ReaderState::Healthy).await, COUNTED);
+    assert_eq!(world.takes(&root, "b", "ring=late", ReaderState::Failed).await, NOTHING, "it is not in");
+    assert_eq!(world.takes(&root, "c", "ring=canary", ReaderState::Failed).await, NEWS);
+    assert_eq!(world.takes(&root, "c", "ring=canary", ReaderState::Failed).await, COUNTED);
+    assert_eq!(world.counts(), (1, 1, 0));
+    let shown = world.reports().evidence.shown(&id(), &world.rollout());
+    assert_eq!((shown.healthy, shown.failed, shown.failures.len()), (1, 1, 1));
+    let failure = &shown.failures[0];
+    assert_eq!((&*failure.reader, &*failure.detail), ("c", "no\nstart"));
+    assert_eq!(failure.at.0 / 1_000_000, world.node.true_time().0 / 1_000_000);
+    assert_eq!(world.takes(&root, "a", "", ReaderState::Failed).await, NOTHING, "it has other labels now");
+    assert_eq!(world.counts(), (0, 1, 0));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.counts(), (0, 0, 0));
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_stops_leading_forgets_and_a_new_leader_begins_with_nothing() {
+    let world = World::rolling().await;
+    let root = Principal::root();
+    world.takes(&root, "a", "ring=canary", ReaderState::Healthy).await;
+    world.node.fake.lead(Some(2));
+    assert_eq!(world.counts(), (0, 0, 0));
+    // No other node answers in this test.
+    let elsewhere = world.reports().report(&root, report("a", "ring=canary", ReaderState::Healthy)).await;
+    assert!(matches!(elsewhere, Err(Refusal::Unavailable(_))), "{elsewhere:?}");
+    world.node.fake.lead(Some(1));
+    assert_eq!(world.counts(), (0, 0, 0));
+    world.takes(&root, "a", "ring=canary", ReaderState::Healthy).await;
+    world.node.fake.lead(Some(1));
+    assert_eq!(world.counts(), (0, 0, 0), "in a new term, too");
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_failure_or_a_bad_gate_ends_the_wait_and_nothing_else_does() {
+    let world = World::rolling().await;
+    let (root, evidence) = (Principal::root(), Arc::clone(&world.reports().evidence));
+    let waits = async || timeout(Duration::from_secs(5), evidence.changed()).await.is_ok();
+    world.takes(&root, "a", "ring=canary", ReaderState::Healthy).await;
+    world.reports().say(&root, word("errors", true)).await.unwrap();
+    assert!(!waits().await);
+    let begin = Instant::now();
+    world.takes(&root, "b", "ring=canary", ReaderState::Failed).await;
+    assert!(waits().await && begin.elapsed() < Duration::from_secs(1));
+    world.takes(&root, "b", "ring=canary", ReaderState::Failed).await;
+    assert!(!waits().await, "it is known");
+    world.reports().say(&root, word("errors", false)).await.unwrap();
+    assert!(waits().await);
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_gate_is_good_or_bad_while_its_newest_word_is_fresh() {
+    let world = World::rolling().await;
+    let root = Principal::root();
+    let bad = || world.reports().evidence.bad_gate(&id(), &world.rollout());
+    assert_eq!(world.reports().say(&root, word("errors", true)).await, Ok(NEWS));
+    assert_eq!(world.reports().say(&root, word("latency", false)).await, Ok(NEWS), "of no plan");
+    assert_eq!((world.counts().2, bad()), (1, None));
+    assert_eq!(world.reports().say(&root, word("errors", false)).await, Ok(NEWS));
+    assert_eq!((world.counts().2, bad()), (0, Some("errors".into())));
+    let shown = || world.reports().evidence.shown(&id(), &world.rollout()).gates.remove(0);
+    assert_eq!((shown().ok, &*shown().evidence), (Some(false), "0.1 %"));
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!((world.counts().2, bad()), (0, None), "what is old counts for nothing");
+    assert_eq!((shown().ok, shown().at.is_some()), (None, true));
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_ends_the_rollout_of_others_by_the_name_of_their_gate() {
+    let world = World::rolling().await;
+    let (own, other) =
+        (world.reporter("own", Verb::Report, &["d"]), world.reporter("other", Verb::Report, &["e"]));
+    let bad = || world.reports().evidence.bad_gate(&id(), &world.rollout());
+    world.reports().say(&own, word("errors", true)).await.unwrap();
+    world.reports().say(&other, word("errors", false)).await.unwrap();
+    assert_eq!((world.counts().2, bad()), (1, None));
+    world.reports().say(&own, word("errors", false)).await.unwrap();
+    world.reports().say(&other, word("errors", true)).await.unwrap();
+    assert_eq!(bad(), Some("errors".into()));
+    let revoke = AccessCommand::Revoke { id: KeyId::parse(&own.id).unwrap(), expect: Expect::Any };
+    world.decide(Author::Root, Command::Access(revoke));
+    assert_eq!((world.counts().2, bad()), (0, None), "a key that was revoked says nothing");
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn who_may_not_report_is_told_no_more_than_it_may_know() {
+    let world = World::rolling().await;
+    let keys = [
+        ("report", Verb::Report, "d", Ok(COUNTED)),
+        ("approve", Verb::Approve, "d*", Ok(COUNTED)),
+        ("else", Verb::Report, "e", Err(Rejection::ChangeNotFound.into())),
+        ("write", Verb::Write, "d", Err(Refusal::Forbidden { verb: Verb::Report })),
+    ];
+    for (name, verb, pattern, expected) in keys {
+        let by = world.reporter(name, verb, &[pattern]);
+        let taken = world.reports().report(&by, report("a", "ring=canary", ReaderState::Healthy)).await;
+        assert_eq!(taken, expected, "{name}");
+    }
+    let root = Principal::root();
+    let mut of_none = report("a", "", ReaderState::Healthy);
+    of_none.change = "zzzzzzzzzzzz".into();
+    assert_eq!(world.reports().report(&root, of_none).await, Err(Rejection::ChangeNotFound.into()));
+    world.act(ChangeAction::Withdraw { comment: String::new() });
+    let late = world.reports().report(&root, report("a", "ring=canary", ReaderState::Healthy)).await;
+    assert_eq!(late, Err(Rejection::RolloutStage.into()));
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn what_has_not_its_form_is_rejected() {
+    let world = World::rolling().await;
+    let root = Principal::root();
+    let long = "x".repeat(REPORT_TEXT_BYTES_MAX + 1);
+    let good = || report("a", "ring=canary", ReaderState::Healthy);
+    for (report, place) in [
+        (ReaderReport { reader: String::new(), ..good() }, "reader"),
+        (ReaderReport { labels: "ring".into(), ..good() }, "labels"),
+        (ReaderReport { detail: long.clone(), ..good() }, "detail"),
+        (ReaderReport { detail: "\u{7}".into(), ..good() }, "detail"),
+    ] {
+        let refused = world.reports().report(&root, report).await.unwrap_err();
+        let Refusal::Invalid(Invalid::Violations(all)) = refused else { panic!("{refused:?}") };
+        assert_eq!(all[0].loc, [place.into()]);
+    }
+    for wrong in [
+        word("", true),
+        word(&"x".repeat(65), true),
+        word("a\nb", true),
+        GateWord { evidence: long.clone(), ..word("a", true) },
+    ] {
+        assert!(matches!(world.reports().say(&root, wrong).await, Err(Refusal::Invalid(_))));
+    }
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn before_the_level_of_rollouts_nothing_is_reported_and_no_key_gets_the_verb() {
+    use crate::request::{AccessWrite, Caller, Write};
+    let world = World::old().await;
+    let root = Principal::root();
+    let needs = Refusal::NotUpgraded { needs: ROLLOUTS, has: 1 };
+    let said = world.reports().say(&root, word("errors", true)).await;
+    assert_eq!(said, Err(needs.clone()));
+    let create = |verb: Verb| {
+        let grant = Grant { verbs: [verb].into_iter().collect(), definitions: vec![Pattern::all()] };
+        let terms = KeyTerms {
+            name: "k".into(),
+            grants: Grants(vec![grant]),
+            quota: Quota::default(),
+            expires_at: None,
+        };
+        let id = KeyId::parse("abcdefghijkl").unwrap();
+        let write = Write::Access(AccessWrite::Create { id, terms, sha256: [1; 32], person: None });
+        let caller = Caller { principal: Principal::root(), ..Caller::cluster(None) };
+        world.node.service.writes.write(caller, write)
+    };
+    assert_eq!(create(Verb::Report).await.unwrap_err(), needs);
+    world.decide(Author::Cluster, Command::RaiseFeatureLevel { to: ROLLOUTS });
+    create(Verb::Report).await.unwrap();
+    world.node.stop().await;
+}
+
+#[test]
+fn what_is_sent_decodes_to_what_was_encoded() {
+    for asked in [
+        Asked::Report(report("a", "ring=canary", ReaderState::Failed)),
+        Asked::Word(word("errors", true)),
+        Asked::Show(CHANGE.into()),
+    ] {
+        let forwarded = Forwarded { by: "root".into(), remaining_ms: 9, asked };
+        let body = encode(&forwarded);
+        assert_eq!(decode::<Forwarded>(&body).unwrap(), forwarded);
+        assert!(decode::<Forwarded>(&body[..body.len() - 1]).is_err());
+    }
+    let view = EvidenceView { healthy: 1, ..EvidenceView::default() };
+    let answers: [Attempt<Answer>; 3] = [
+        Ok(Answer::Reported(NEWS)),
+        Ok(Answer::Shown(Box::new(view))),
+        Err(AttemptError::Refused(Rejection::RolloutStage.into())),
+    ];
+    for answer in answers {
+        assert_eq!(decode::<Attempt<Answer>>(&encode(&answer)).unwrap(), answer);
+    }
+}
