@@ -20,7 +20,9 @@ use concord_model::{
     system::rollout::{GateRule, LabelValues, OnFail, Plan, SHARE_ALL, Stage},
     time::Timestamp,
 };
-use concord_service::{ChangeWrite, RolloutStatus, RolloutSteer, RolloutView, Service};
+use concord_service::{
+    ChangeWrite, FailureReport, GateView, RolloutStatus, RolloutSteer, RolloutView, Service,
+};
 
 /// The plans that have a name.
 pub(super) const NAMED_PLANS: [&str; 2] = ["linear", "canary"];
@@ -31,23 +33,21 @@ const TIMEOUT_S: u32 = 3600;
 
 /// The plan of an edition: an object, or the name of one.
 pub(super) const PLAN: FieldType<Plan> = FieldType {
-    read: |value, fields| match value {
-        Value::String(name) => {
-            let plan = named(&name);
+    read: |value, fields| {
+        if let Value::String(name) = &value {
+            let plan = named(name);
             if plan.is_none() {
                 let names = NAMED_PLANS.join("`, `");
                 fields.violation(&[], format!("expected a plan, or one of `{names}`"));
             }
-            plan
+            return plan;
         }
-        value => {
-            let plan = fields.object(value, plan)?;
-            if let Err(bound) = plan.check() {
-                fields.violation(&[], bound.to_string());
-                return None;
-            }
-            Some(plan)
+        let plan = fields.object(value, plan)?;
+        if let Err(bound) = plan.check() {
+            fields.violation(&[], bound.to_string());
+            return None;
         }
+        Some(plan)
     },
     schema: |limits| {
         let names = NAMED_PLANS.into_iter().fold(OneOfBuilder::new(), |any, name| any.item(constant(name)));
@@ -285,9 +285,22 @@ fn status_json(status: &RolloutStatus) -> Value {
             "gates": counts.map(|counts| counts.gates),
         })
     });
+    let evidence = status.evidence.as_ref();
+    let failure = |failure: &FailureReport| {
+        let labels: Map<String, Value> =
+            failure.labels.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        json!({
+            "reader": failure.reader, "labels": labels, "detail": failure.detail, "at": time(failure.at),
+        })
+    };
+    let gate = |gate: &GateView| json!({ "name": gate.name, "ok": gate.ok, "evidence": gate.evidence, "at": gate.at.map(time) });
     json!({
         "stage": status.stage, "begun_at": time(status.begun_at), "since": time(status.since), "paused": paused,
-        "passed": passed.collect::<Vec<_>>(), "waits_for": status.waits_for,
+        "passed": passed.collect::<Vec<_>>(),
+        "healthy": evidence.map(|evidence| evidence.healthy), "failed": evidence.map(|evidence| evidence.failed),
+        "failures": evidence.map(|evidence| evidence.failures.iter().map(failure).collect::<Vec<_>>()),
+        "gates": evidence.map(|evidence| evidence.gates.iter().map(gate).collect::<Vec<_>>()),
+        "waits_for": status.waits_for,
     })
 }
 

@@ -293,6 +293,31 @@ impl Deref for Service {
     }
 }
 
+/// The writes of a service.
+fn new_writes(
+    (cx, clock): (&Arc<Context>, &Arc<Clock>),
+    disk_space: &Arc<DiskSpace>,
+    freshness: &Arc<Freshness>,
+    (redactor, schemas): (&Arc<Redactor>, Arc<Schemas>),
+    history: &Arc<HistoryReader>,
+) -> Arc<Writes> {
+    Arc::new(Writes {
+        cx: cx.clone(),
+        clock: clock.clone(),
+        disk_space: disk_space.clone(),
+        schemas,
+        freshness: freshness.clone(),
+        redactor: redactor.clone(),
+        history: history.clone(),
+        forwarder: Forwarder { cx: cx.clone(), batcher: Arc::default() },
+        admission: WriteAdmission::new(cx.options.limits.writes_in_flight),
+        record_locks: RecordLocks::default(),
+        keyed_writes: KeyedWrites::default(),
+        write_barriers: Arc::default(),
+        slow: SlowWrites::default(),
+    })
+}
+
 impl Service {
     /// A service without consensus; [`ClusterMembers::start`] starts it when the directory has an identity.
     #[must_use]
@@ -318,30 +343,16 @@ impl Service {
         let history = Arc::new(HistoryReader::new(&cx, &clock, &freshness, &redactor));
         let reads = Arc::new(Reads::new(&cx, &freshness, &redactor, &history));
         let flags = Arc::new(Flags::new(&cx, &freshness, &redactor));
-        let writes = Arc::new(Writes {
-            cx: cx.clone(),
-            clock: clock.clone(),
-            disk_space: disk_space.clone(),
-            schemas,
-            freshness: freshness.clone(),
-            redactor: redactor.clone(),
-            history: history.clone(),
-            forwarder: Forwarder { cx: cx.clone(), batcher: Arc::default() },
-            admission: WriteAdmission::new(cx.options.limits.writes_in_flight),
-            record_locks: RecordLocks::default(),
-            keyed_writes: KeyedWrites::default(),
-            write_barriers: Arc::default(),
-            slow: SlowWrites::default(),
-        });
+        let writes = new_writes((&cx, &clock), &disk_space, &freshness, (&redactor, schemas), &history);
         let keys = Arc::new(AccessKeys::new(&cx, &clock, &freshness, &authentication, &writes));
         let environments = Arc::new(Environments::new(&cx, &clock, &freshness, &writes));
-        let changes = Arc::new(ChangeRequests::new(&cx, &clock, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
         let evidence = Arc::new(EvidenceStore::new(&cx, &authentication));
         let reports = Arc::new(Reports::new((&cx, &clock), &freshness, &authentication, &evidence));
+        let changes = Arc::new(ChangeRequests::new((&cx, &clock), &freshness, &writes, &reports));
         let members = Arc::new(ClusterMembers {
             cx: cx.clone(),
             clock: clock.clone(),

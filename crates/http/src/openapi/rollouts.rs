@@ -71,6 +71,25 @@ pub(super) fn rollout() -> ObjectBuilder {
     let counts =
         vec![("healthy", integer_or_null()), ("failed", integer_or_null()), ("gates", integer_or_null())];
     let passed = open([at_by(), counts].concat(), Vec::new());
+    let labels = ObjectBuilder::new().additional_properties(Some(text()));
+    let failure = open(
+        vec![
+            ("reader", text().into()),
+            ("labels", labels.into()),
+            ("detail", text().into()),
+            ("at", time().into()),
+        ],
+        Vec::new(),
+    );
+    let gate_status = open(
+        vec![
+            ("name", text().into()),
+            ("ok", nullable(Type::Boolean).into()),
+            ("evidence", text().into()),
+            ("at", nullable(Type::String).into()),
+        ],
+        Vec::new(),
+    );
     let status = open(
         vec![
             ("stage", integer_or_null()),
@@ -78,6 +97,10 @@ pub(super) fn rollout() -> ObjectBuilder {
             ("since", time().into()),
             ("paused", null_or(paused)),
             ("passed", list_of(passed)),
+            ("healthy", integer_or_null()),
+            ("failed", integer_or_null()),
+            ("failures", null_or(list_of(failure))),
+            ("gates", null_or(list_of(gate_status))),
             ("waits_for", list_of(text())),
         ],
         Vec::new(),

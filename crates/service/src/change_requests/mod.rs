@@ -30,12 +30,12 @@ use crate::{
     freshness::{Freshness, Made},
     memory_budget::Reservation,
     request::{BypassRequest, Caller, ChangeWrite, Consistency, DecidedWrite, Principal, Refusal, Write},
+    rollouts::Reports,
     write::Writes,
 };
 use concord_model::{
     command::IdempotencyKey,
     error::Rejection,
-    feature::LEVEL_MIN,
     query::Page,
     record::Revision,
     system::change::{ChangeId, ID_CHARS},
@@ -130,17 +130,19 @@ pub struct ChangeRequests {
     clock: Arc<Clock>,
     freshness: Arc<Freshness>,
     writes: Arc<Writes>,
+    reports: Arc<Reports>,
 }
 
 impl ChangeRequests {
     pub(crate) fn new(
-        cx: &Arc<Context>,
-        clock: &Arc<Clock>,
+        (cx, clock): (&Arc<Context>, &Arc<Clock>),
         freshness: &Arc<Freshness>,
         writes: &Arc<Writes>,
+        reports: &Arc<Reports>,
     ) -> Self {
         let (cx, clock) = (Arc::clone(cx), Arc::clone(clock));
-        Self { cx, clock, freshness: Arc::clone(freshness), writes: Arc::clone(writes) }
+        let (freshness, writes, reports) = (Arc::clone(freshness), Arc::clone(writes), Arc::clone(reports));
+        Self { cx, clock, freshness, writes, reports }
     }
 
     /// A page of the change requests that the client may see, and the revision of the state that it was read from.
@@ -208,7 +210,7 @@ impl ChangeRequests {
     pub async fn write(&self, caller: Caller, write: ChangeWrite) -> Result<StoredChange, Refusal> {
         let principal = caller.principal.clone();
         let id = ChangeId::parse(write.id()).ok_or(Rejection::ChangeNotFound)?;
-        self.expect_level(&write)?;
+        self.freshness.expect_level(write.feature_level()).await?;
         // Another one may have applied it, or taken it back: that is answered as the own request is.
         let may_be_earlier = caller.idempotency_key.is_some() || write.is_of_records();
         let mut written = self.writes.write(caller, Write::Change(Box::new(write))).await?;
@@ -218,19 +220,6 @@ impl ChangeRequests {
         // By the time of a retry it may be gone, or of definitions that the key may not read.
         let change = self.shown(state, &principal, id, false).await.map_err(Refusal::after_done)?;
         Ok(StoredChange { change, written })
-    }
-
-    /// Rejects what a node of an earlier version could not read. The level of a cluster never falls.
-    fn expect_level(&self, write: &ChangeWrite) -> Result<(), Refusal> {
-        let level = self.cx.consensus().map_or(LEVEL_MIN, |consensus| consensus.state().feature_level());
-        if level >= write.feature_level() {
-            return Ok(());
-        }
-        let needed = write.feature_level();
-        let text = format!(
-            "the cluster is at feature level {level}, and a rollout needs level {needed}: upgrade all members first"
-        );
-        Err(Refusal::Conflict(text))
     }
 
     /// A change request as a client sees it, if the client may.
@@ -243,16 +232,21 @@ impl ChangeRequests {
     ) -> Result<ChangeView, Refusal> {
         let (principal, now) = (principal.clone(), self.clock.log_time(&state));
         // Some megabytes of operations may have to be parsed.
+        let of = id.clone();
         let work = move || {
-            let found = find(&state, &id).filter(|found| principal.may_see_change(found.scope()));
+            let found = find(&state, &of).filter(|found| principal.may_see_change(found.scope()));
             let found = found.ok_or(Rejection::ChangeNotFound)?;
             let mut shown = view::of(&state, &principal, &found, ViewDepth::Whole(now));
             if with_preview {
                 shown.preview = preview::of(&state, &principal, &found);
             }
-            Ok(shown)
+            Ok::<_, Refusal>(shown)
         };
-        self.cx.run_long(work).await?
+        let mut shown = self.cx.run_long(work).await??;
+        if let Some(rollout) = shown.rollout.as_mut().filter(|rollout| rollout.status.is_some()) {
+            rollout.add_evidence(self.reports.shown(&id).await);
+        }
+        Ok(shown)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    ChangeView, ChangeWrite, NewEdition, Principal, ProposedOperations, Refusal, RolloutSteer, Write,
+    ChangeView, ChangeWrite, GateWord, NewEdition, Principal, ProposedOperations, ReaderReport, ReaderState,
+    Refusal, Reported, RolloutSteer, Write,
     change_requests::due::tests::{Scene, put},
 };
 use concord_model::{
@@ -13,7 +14,7 @@ use concord_model::{
     key::Key,
     system::{
         change::Timing,
-        rollout::{OnFail, Plan, Reader, Stage},
+        rollout::{GateRule, OnFail, Plan, Reader, Stage},
     },
 };
 
@@ -159,4 +160,78 @@ async fn a_plan_that_cant_be_carried_out_is_rejected_when_it_is_sent() {
         Write::DeleteConfig { definition: "prod.a".into(), key: "k".into(), expect: Expect::Present };
     let deleted = propose(&scene, vec![delete], plan(vec![stage(500, 60)])).await;
     assert!(matches!(rejection(deleted), Rejection::RolloutInvalid(RolloutBound::NotUpdates)));
+}
+
+/// Reports, with the root key.
+async fn report(scene: &Scene, reader: &str, state: ReaderState) -> Reported {
+    let report = ReaderReport {
+        change: ID.into(),
+        reader: reader.into(),
+        labels: String::new(),
+        state,
+        detail: "it does not parse".into(),
+    };
+    tokio::time::resume();
+    let reported = scene.node.service.reports.report(&Principal::root(), report).await.unwrap();
+    tokio::time::pause();
+    reported
+}
+
+#[tokio::test]
+async fn one_failure_too_many_takes_it_back_at_once() {
+    let mut plan = plan(vec![stage(10_000, 600)]);
+    plan.max_failed = 1;
+    let (scene, begun) = begun(plan).await;
+    assert!(report(&scene, "r1", ReaderState::Failed).await.is_counted);
+    scene.pass(Duration::from_secs(1)).await;
+    let status = scene.shown(&begun).await.rollout.unwrap().status.unwrap();
+    let known = status.evidence.unwrap();
+    assert_eq!((known.failed, known.failures[0].reader.as_str()), (1, "r1"));
+    report(&scene, "r2", ReaderState::Failed).await;
+    scene.pass(Duration::from_secs(1)).await;
+    let closed = scene.shown(&begun).await.closed.unwrap();
+    let failure = closed.failure.unwrap();
+    assert_eq!((closed.reason, failure.code.as_str(), closed.by), ("failed", "rollout_failed", None));
+    assert!(!sees(&scene, "r1"));
+}
+
+#[tokio::test]
+async fn a_stage_waits_for_readers_that_run_well_and_for_gates_and_a_late_one_pauses() {
+    let mut plan = plan(vec![Stage { min_healthy: 2, ..stage(10_000, 10) }]);
+    plan.gates = vec![GateRule { name: "errors".into(), fresh_s: 30 }];
+    let (scene, begun) = begun(plan).await;
+    scene.pass(Duration::from_secs(20)).await;
+    let status = scene.shown(&begun).await.rollout.unwrap().status.unwrap();
+    assert_eq!((status.stage, &status.waits_for[..]), (Some(0), &["min_healthy", "gates"][..]));
+    for reader in ["r1", "r2", "r2"] {
+        report(&scene, reader, ReaderState::Healthy).await;
+    }
+    let word = GateWord { gate: "errors".into(), is_ok: true, evidence: "0.1 %".into() };
+    tokio::time::resume();
+    scene.node.service.reports.say(&Principal::root(), word.clone()).await.unwrap();
+    tokio::time::pause();
+    scene.pass(Duration::from_secs(5)).await;
+    assert_eq!(scene.shown(&begun).await.phase, "applied");
+}
+
+#[tokio::test]
+async fn a_stage_that_lacks_evidence_for_too_long_pauses() {
+    let (scene, begun) = begun(plan(vec![Stage { min_healthy: 1, ..stage(10_000, 10) }])).await;
+    scene.pass(Duration::from_secs(65)).await;
+    assert!(scene.shown(&begun).await.rollout.unwrap().status.unwrap().paused.is_none());
+    scene.pass(Duration::from_secs(10)).await;
+    let paused = scene.shown(&begun).await.rollout.unwrap().status.unwrap().paused.unwrap();
+    assert!(paused.by.is_none() && paused.comment.contains("0 readers run well"), "{paused:?}");
+}
+
+#[tokio::test]
+async fn a_new_leader_hears_the_readers_before_a_stage_ends() {
+    let (scene, begun) = begun(plan(vec![stage(10_000, 10)])).await;
+    scene.node.fake.lead(Some(2));
+    scene.pass(Duration::from_secs(3)).await;
+    scene.node.fake.lead(Some(1));
+    scene.pass(Duration::from_secs(28)).await;
+    assert_eq!(scene.shown(&begun).await.phase, "rolling", "it may not know of failures");
+    scene.pass(Duration::from_secs(10)).await;
+    assert_eq!(scene.shown(&begun).await.phase, "applied");
 }

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** nothing here shows data of a config.
 
+use super::EvidenceView;
 use crate::change_requests::PartyView;
 use concord_model::{
     access_key::KeyId,
@@ -35,8 +36,23 @@ pub struct RolloutStatus {
     pub paused: Option<PauseView>,
     /// The stages that have ended.
     pub passed: Vec<PassedView>,
-    /// What the present stage waits for, as far as the state tells: `resume`, `time`, or `end` after the last stage.
+    /// What readers and gates say, as the leader knows it; `None` if it did not say so in time, and in lists.
+    pub evidence: Option<EvidenceView>,
+    /// What the present stage waits for: `resume`, `time`, `min_healthy`, `gates`; or `end` after the last stage.
     pub waits_for: Vec<&'static str>,
+}
+
+impl RolloutView {
+    /// Adds what readers and gates say of it.
+    pub(crate) fn add_evidence(&mut self, evidence: Option<EvidenceView>) {
+        let (Some(status), Some(known)) = (&mut self.status, &evidence) else { return };
+        if let Some(stage) = status.stage.and_then(|stage| self.plan.stages.get(stage)) {
+            let is_good = known.gates.iter().all(|gate| gate.ok == Some(true));
+            let waits = [("min_healthy", known.healthy < stage.min_healthy), ("gates", !is_good)];
+            status.waits_for.extend(waits.into_iter().filter_map(|(name, is_so)| is_so.then_some(name)));
+        }
+        status.evidence = evidence;
+    }
 }
 
 /// Why a rollout does not go on.
@@ -94,6 +110,7 @@ pub(crate) fn of(
             since: progress.since,
             paused,
             passed: passed.collect(),
+            evidence: None,
             waits_for: waits_for(rollout, now),
         }
     });
