@@ -32,6 +32,7 @@
 //! | pages of the audit log; what the audit log records of a request | `audit`, `decision` |
 //! | access keys; the key of a request | `access_keys` |
 //! | environments | `environments` |
+//! | what readers and gates say of rollouts | `reports` |
 //! | cluster status, members, leadership, backup; probes | `cluster` |
 //! | `/metrics` and its listener; request times | `metrics` |
 //! | what a request uses, counted for its access key and its definition | `usage` |
@@ -79,6 +80,7 @@ mod pretty;
 mod quota;
 mod read;
 mod reply;
+mod reports;
 mod rewriting;
 mod rollouts;
 mod schema;

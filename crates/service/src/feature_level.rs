@@ -80,13 +80,18 @@ pub(super) type MemberReports = BTreeMap<NodeId, MemberReport>;
 /// The feature levels that the members know, and the level of the cluster.
 #[derive(Debug)]
 pub struct FeatureLevels {
-    pub(crate) cx: Arc<Context>,
-    pub(crate) clock: Arc<Clock>,
-    pub(crate) disk_space: Arc<DiskSpace>,
-    pub(crate) member_reports: Mutex<MemberReports>,
+    cx: Arc<Context>,
+    clock: Arc<Clock>,
+    disk_space: Arc<DiskSpace>,
+    member_reports: Mutex<MemberReports>,
 }
 
 impl FeatureLevels {
+    pub(crate) fn new(cx: &Arc<Context>, clock: &Arc<Clock>, disk_space: &Arc<DiskSpace>) -> Self {
+        let (cx, clock, disk_space) = (Arc::clone(cx), Arc::clone(clock), Arc::clone(disk_space));
+        Self { cx, clock, disk_space, member_reports: Mutex::default() }
+    }
+
     /// The levels of this node.
     #[must_use]
     pub fn levels(&self) -> KnownLevels {

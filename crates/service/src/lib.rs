@@ -102,7 +102,7 @@ mod write;
 use std::{
     ops::Deref,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -325,12 +325,7 @@ impl Service {
         let cx = Arc::new(Context::new(options, peers));
         let clock = Arc::new(Clock::new(&cx));
         let disk_space = Arc::new(DiskSpace::new(&cx));
-        let levels = Arc::new(FeatureLevels {
-            cx: cx.clone(),
-            clock: clock.clone(),
-            disk_space: disk_space.clone(),
-            member_reports: Mutex::default(),
-        });
+        let levels = Arc::new(FeatureLevels::new(&cx, &clock, &disk_space));
         let schemas = Arc::new(Schemas { cx: cx.clone(), validators: Validators::default() });
         let freshness = Arc::new(Freshness::new(&cx));
         let redactor = Arc::new(Redactor { cx: cx.clone(), schemas: schemas.clone() });

@@ -6,6 +6,7 @@
 //! | a backup, a page of the audit log | always |
 //! | a read of a definition that the settings name | always |
 //! | any other read | when it is denied |
+//! | a report of a reader, a word of a gate | when it is denied, or is news: a new failure, another word |
 //! | with a credential that is missing or not valid | counted by address and minute |
 //!
 //! A dry run is recorded as such, because it reveals as much about the records as the write. A write whose client
@@ -92,7 +93,13 @@ enum DecisionKind {
     ReadOf(Targets),
     /// Recorded when it is denied.
     OnDenial,
+    /// Recorded when it is denied, or its handler says that it is news.
+    OnNews,
 }
+
+/// In the extensions of a response to a request that is recorded when it is news.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct News;
 
 /// In the extensions of a response a part of which was denied.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +119,8 @@ pub(super) fn begin(
     let is_of_body = matched.endpoint.is_some_and(|endpoint| endpoint.audited == Audited::Body);
     let kind = if is_of_body {
         DecisionKind::ReadOf(Targets::default())
+    } else if matched.endpoint.is_some_and(|endpoint| endpoint.audited == Audited::News) {
+        DecisionKind::OnNews
     } else if asked.is_write() {
         let targets = Targets::default();
         *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(matched, uri, asked.params());
@@ -162,7 +171,7 @@ fn is_recorded_read(service: &Service, asked: &MatchedRequest) -> bool {
                     Err(_) => audit.records_reads_of(None),
                 })
         }
-        Audited::Path | Audited::Always | Audited::Body => {
+        Audited::Path | Audited::Always | Audited::Body | Audited::News => {
             let what = what(&asked.matched, asked.uri(), asked.params());
             audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one)))
         }
@@ -175,7 +184,7 @@ impl PendingDecision {
         match &self.kind {
             DecisionKind::Write(targets) => Some((Targets::clone(targets), true)),
             DecisionKind::ReadOf(targets) => Some((Targets::clone(targets), false)),
-            DecisionKind::Read | DecisionKind::OnDenial => None,
+            DecisionKind::Read | DecisionKind::OnDenial | DecisionKind::OnNews => None,
         }
     }
 
@@ -187,6 +196,7 @@ impl PendingDecision {
         };
         match &self.kind {
             DecisionKind::OnDenial => !is_denied(),
+            DecisionKind::OnNews => !is_denied() && response.extensions().get::<News>().is_none(),
             DecisionKind::ReadOf(targets) => !is_denied() && !self.is_recorded(targets),
             DecisionKind::Read | DecisionKind::Write(_) => false,
         }
@@ -198,7 +208,7 @@ impl PendingDecision {
         let status = response.status();
         self.is_done = true;
         match &self.kind {
-            DecisionKind::OnDenial | DecisionKind::Read | DecisionKind::ReadOf(_) => {
+            DecisionKind::OnDenial | DecisionKind::OnNews | DecisionKind::Read | DecisionKind::ReadOf(_) => {
                 self.service.cx.audit.record(self.decision(Some(&response)));
                 response
             }
@@ -241,7 +251,7 @@ impl PendingDecision {
             DecisionKind::Write(targets) | DecisionKind::ReadOf(targets) => {
                 targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
-            DecisionKind::Read | DecisionKind::OnDenial => {
+            DecisionKind::Read | DecisionKind::OnDenial | DecisionKind::OnNews => {
                 what(&self.matched, &self.uri, &QueryParams::from_uri(&self.uri))
             }
         };

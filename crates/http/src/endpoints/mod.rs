@@ -116,6 +116,9 @@ pub(crate) enum Audited {
     Watched,
     /// The body of this read names what is read.
     Body,
+    /// A request that stores nothing and is often repeated: it has a line when it is denied, or when its handler says that
+    /// it is news.
+    News,
 }
 
 /// Whether `?pretty=true` indents the response.
@@ -265,9 +268,11 @@ impl Endpoint {
         self.path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(self.path)
     }
 
-    /// Whether a request may change something.
+    /// Whether a request may change something. A report stores nothing: it is as cheap as a read, and counts as one.
     pub(crate) fn is_write(&self) -> bool {
-        self.method != EndpointMethod::Get && self.right != RequiredRight::Needs(Verb::Read)
+        self.method != EndpointMethod::Get
+            && self.right != RequiredRight::Needs(Verb::Read)
+            && self.audited != Audited::News
     }
 
     /// Whether it is a read without a body that names the parameters that have no effect.

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     access_keys, across, audit, batch, change_requests, cluster, configs, console, definitions, docs,
-    environments, extract::BodyRequest, flags, history, metrics, read, rollouts, schema, server::boxed,
-    watch,
+    environments, extract::BodyRequest, flags, history, metrics, read, reports, rollouts, schema,
+    server::boxed, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -449,6 +449,22 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         keyed_with_body!(rollouts::abort),
     )
     .without_body(),
+    Endpoint::new(
+        Post,
+        "/api/v1/change_request/{change_id}/report",
+        Needs(Verb::Report),
+        "report_reader",
+        keyed_with_body!(reports::take_report),
+    )
+    .audited(Audited::News),
+    Endpoint::new(
+        Post,
+        "/api/v1/gate/{gate}",
+        Needs(Verb::Report),
+        "report_gate",
+        keyed_with_body!(reports::take_word),
+    )
+    .audited(Audited::News),
     // The audit log.
     Endpoint::new(Get, AUDIT, Needs(Verb::Audit), "get_audit", keyed!(audit::show))
         .parameters(&["node", "after", "before", "limit", "since", "until", "key", "definition", "outcome"])

@@ -209,6 +209,10 @@ fn a_write_is_what_may_change_something() {
         !is_write("GET", "/api/v1/batch") && !is_write("HEAD", CONFIG) && !is_write("POST", "/api/v1/read")
     );
     assert!(
+        !is_write("POST", "/api/v1/gate/errors") && !is_write("POST", "/api/v1/change_request/x/report"),
+        "a report stores nothing"
+    );
+    assert!(
         is_write("POST", "/api/v1/batch")
             && is_write("PUT", CONFIG)
             && is_write("DELETE", "/api/v1/api_key/x")

@@ -9,7 +9,7 @@
 //! | history, rollback and watches | `history_and_watch` |
 //! | access keys and the audit log | `access_keys` |
 //! | environments | `environments` |
-//! | change requests; their rollouts | `change_requests`, `rollouts` |
+//! | change requests; their rollouts; what readers and gates say of those | `change_requests`, `rollouts`, `reports` |
 //! | the cluster; the operations that need no key | `cluster` |
 //! | how an operation is described | `builder` |
 //! | parameters that operations share | `parameters` |
@@ -38,6 +38,7 @@ mod headers;
 mod history_and_watch;
 mod parameters;
 mod refusals;
+mod reports;
 mod rollouts;
 pub(crate) mod schemas;
 #[cfg(test)]
@@ -94,6 +95,7 @@ pub fn document(limits: &Limits) -> OpenApi {
         history_and_watch::operations(),
         environments::operations(),
         change_requests::operations(),
+        reports::operations(),
         access_keys::operations(),
         cluster::operations(),
     ];
@@ -138,6 +140,7 @@ fn components(limits: &Limits) -> Components {
         history_and_watch::requests(limits),
         environments::requests(limits),
         change_requests::requests(limits),
+        reports::requests(limits),
         access_keys::requests(limits),
         cluster::requests(limits),
     ];
@@ -151,6 +154,7 @@ fn components(limits: &Limits) -> Components {
         history_and_watch::payloads(limits),
         environments::payloads(),
         change_requests::payloads(),
+        reports::payloads(),
         access_keys::payloads(),
         cluster::payloads(),
     ];

@@ -53,6 +53,7 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
         path("change_id", "The change request's id.", text().examples([json!("7hQx2mVb9KsT")])),
         path("name", "The environment's name.", text().examples([json!("prod")])),
+        path("gate", "The gate's name.", text().examples([json!("errors")])),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
         path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
     ]

@@ -1,0 +1,170 @@
+//! What readers and gates say of rollouts.
+//!
+//! **Invariant:** a change request that the client may neither read nor report of is answered as one that does not exist.
+
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Map, Value};
+use utoipa::openapi::{ObjectBuilder, schema::OneOfBuilder};
+
+use super::{
+    body::fields::{self, BodyFields, FieldType},
+    change_requests::unconditional,
+    decision::News,
+    extract::BodyRequest,
+    json::Object,
+    openapi::schemas::{boolean, text},
+    reply::{Problem, Reply},
+};
+use concord_model::{
+    error::LocSegment,
+    limits::{LABEL_BYTES_MAX, READER_BYTES_MAX, READER_LABELS_BYTES_MAX, REPORT_TEXT_BYTES_MAX},
+};
+use concord_service::{GateWord, ReaderReport, ReaderState, Reported, Service};
+
+/// How a reader runs: the names in a body.
+const STATES: [&str; 2] = ["healthy", "failed"];
+
+const WORDS: FieldType<String> =
+    FieldType { read: fields::string, schema: |_| text().max_length(Some(REPORT_TEXT_BYTES_MAX)).into() };
+
+/// The labels of a reader as its header has them, or as an object.
+const LABELS: FieldType<String> = FieldType {
+    read: |value, fields| match value {
+        Value::Object(labels) => joined(labels, fields),
+        value => fields::string(value, fields),
+    },
+    schema: |_| {
+        let as_text = text().max_length(Some(READER_LABELS_BYTES_MAX));
+        let as_object = ObjectBuilder::new().additional_properties(Some(text().min_length(Some(1))));
+        OneOfBuilder::new().item(as_text).item(as_object).into()
+    },
+};
+
+/// Labels as the header of a reader has them. A label that it can't have would be another one there.
+fn joined(labels: Map<String, Value>, fields: &mut BodyFields) -> Option<String> {
+    let mut parts = Vec::with_capacity(labels.len());
+    for (name, value) in labels {
+        let is_name = !name.is_empty() && !name.contains([',', '=']) && name.trim() == name;
+        let value = value.as_str().filter(|value| !value.contains(',') && value.trim() == *value);
+        match value.filter(|value| is_name && !value.is_empty()) {
+            Some(value) => parts.push(format!("{name}={value}")),
+            None => {
+                let name: String = name.chars().take(LABEL_BYTES_MAX).collect();
+                let msg = "expected a text without a comma and without spaces around it; its name has no `=` either";
+                fields.violation(&[LocSegment::Name(name)], msg);
+            }
+        }
+    }
+    Some(parts.join(","))
+}
+
+/// The body of a reader's report. The change request is in the path.
+pub(super) fn report(fields: &mut BodyFields) -> ReaderReport {
+    const READER: FieldType<String> = FieldType {
+        read: fields::string,
+        schema: |_| text().min_length(Some(1)).max_length(Some(READER_BYTES_MAX)).into(),
+    };
+    const STATE: FieldType<Option<ReaderState>> = FieldType {
+        read: |value, fields| match fields::string(value, fields)?.as_str() {
+            "healthy" => Some(Some(ReaderState::Healthy)),
+            "failed" => Some(Some(ReaderState::Failed)),
+            _ => {
+                fields.violation(&[], format!("expected one of `{}`", STATES.join("`, `")));
+                None
+            }
+        },
+        schema: |_| text().enum_values(Some(STATES)).into(),
+    };
+    ReaderReport {
+        change: String::new(),
+        reader: fields.required("reader", &READER),
+        labels: fields.optional("labels", &LABELS).unwrap_or_default(),
+        state: fields.required("state", &STATE).unwrap_or(ReaderState::Failed),
+        detail: fields.optional("detail", &WORDS).unwrap_or_default(),
+    }
+}
+
+/// The body of what a monitor says. The gate is in the path.
+pub(super) fn word(fields: &mut BodyFields) -> GateWord {
+    const OK: FieldType<bool> = FieldType { read: fields::boolean, schema: |_| boolean().into() };
+    GateWord {
+        gate: String::new(),
+        is_ok: fields.required("ok", &OK),
+        evidence: fields.optional("evidence", &WORDS).unwrap_or_default(),
+    }
+}
+
+/// Takes the report of a reader.
+pub(super) async fn take_report(service: Service, request: BodyRequest) -> Result<Response, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let report = ReaderReport { change: request.name.clone(), ..request.read(&service, report).await? };
+    let reported = service.reports.report(&request.caller.principal, report).await?;
+    Ok(answered("report taken", reported))
+}
+
+/// Takes what a monitor says of a gate.
+pub(super) async fn take_word(service: Service, request: BodyRequest) -> Result<Response, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let word = GateWord { gate: request.name.clone(), ..request.read(&service, word).await? };
+    let reported = service.reports.say(&request.caller.principal, word).await?;
+    Ok(answered("gate heard", reported))
+}
+
+fn answered(message: &'static str, reported: Reported) -> Response {
+    let data = Object::new().value("counted", &reported.is_counted).finish();
+    let mut response = Reply::ok(message, &data).into_response();
+    if reported.is_news {
+        response.extensions_mut().insert(News);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn labels_are_a_text_or_an_object() {
+        let read = |labels: Value| {
+            let body = json!({ "reader": "a", "state": "healthy", "labels": labels });
+            BodyFields::read(body, report).map(|report| report.labels)
+        };
+        assert_eq!(read(json!("ring=canary, region=eu")).unwrap(), "ring=canary, region=eu");
+        assert_eq!(read(json!({ "region": "eu", "ring": "canary" })).unwrap(), "region=eu,ring=canary");
+        assert_eq!(read(json!({})).unwrap(), "");
+        for wrong in [
+            json!(5),
+            json!(["a=b"]),
+            json!({ "a": 5 }),
+            json!({ "a": "" }),
+            json!({ "a": "b,c=d" }),
+            json!({ "a": " b" }),
+            json!({ "a=b": "c" }),
+            json!({ "": "c" }),
+        ] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_report_and_a_word_have_what_they_need() {
+        let report = |body| BodyFields::read(body, report);
+        let read = report(json!({ "reader": "a", "state": "failed", "detail": "no start" })).unwrap();
+        assert_eq!((read.state, &*read.detail), (ReaderState::Failed, "no start"));
+        for wrong in [
+            json!({ "state": "failed" }),
+            json!({ "reader": "a" }),
+            json!({ "reader": "a", "state": "dead" }),
+            json!({ "reader": "a", "state": "failed", "details": "" }),
+        ] {
+            assert!(report(wrong.clone()).is_err(), "{wrong}");
+        }
+        let word = |body| BodyFields::read(body, word);
+        assert!(!word(json!({ "ok": false })).unwrap().is_ok);
+        assert!(word(json!({ "ok": "yes" })).is_err() && word(json!({})).is_err());
+    }
+}
