@@ -78,6 +78,7 @@ mod pipeline;
 mod pretty;
 mod quota;
 mod read;
+mod reader;
 mod reply;
 mod rewriting;
 mod schema;

@@ -289,7 +289,8 @@ impl Event {
         let records: usize = self.items.iter().map(|each| ITEM_BYTES + item(each)).sum();
         let change_requests: u64 = self.change_requests.iter().map(ChangeRequestEdit::bytes).sum();
         let rollouts = self.rollouts.as_ref().map_or(0, |rollouts| rollouts.bytes());
-        records.saturating_add(usize::try_from(change_requests.saturating_add(rollouts)).unwrap_or(usize::MAX))
+        records
+            .saturating_add(usize::try_from(change_requests.saturating_add(rollouts)).unwrap_or(usize::MAX))
     }
 
     /// The bytes of its configs' data before it, as far as known.

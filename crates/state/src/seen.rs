@@ -65,7 +65,7 @@ pub struct RolloutEdits {
 }
 
 /// Whether a reader was in a rollout before an edit, and whether it is after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sides {
     /// Before the edit.
     pub was_in: bool,
@@ -116,10 +116,7 @@ impl State {
                 record.rollout().is_some_and(|all| all.candidate(definition, &proven.key).is_some())
             })?;
             let candidate = change.rollout()?.candidate(definition, &proven.key)?;
-            return Some(SeenConfig {
-                change: change.name.clone(),
-                config: with_data_of(candidate, proven),
-            });
+            return Some(SeenConfig { change: change.name.clone(), config: with_data_of(candidate, proven) });
         }
         self.seen_config(definition, proven, reader?)
     }
