@@ -90,16 +90,17 @@ mod tests {
             let text = std::fs::read(directory.path().join("identity.json")).unwrap();
             serde_json::from_slice::<Identity>(&text).unwrap()
         };
-        let format = DirectoryFormat::knowing(2, directory.path(), 1);
+        let next = level_max() + 1;
+        let format = DirectoryFormat::knowing(next, directory.path(), 1);
         format.require(1).unwrap();
         assert_eq!(stored(), identity);
-        format.clone().require(2).unwrap();
-        assert_eq!(stored(), Identity { format: 2, ..identity.clone() });
+        format.clone().require(next).unwrap();
+        assert_eq!(stored(), Identity { format: next, ..identity.clone() });
         format.require(1).unwrap();
-        assert_eq!(format.require(3).unwrap_err().kind(), io::ErrorKind::Unsupported);
-        assert_eq!(stored(), Identity { format: 2, ..identity.clone() });
+        assert_eq!(format.require(next + 1).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        assert_eq!(stored(), Identity { format: next, ..identity.clone() });
         // A version that knows less.
         assert!(Identity::read(directory.path()).unwrap_err().contains("start a newer version"));
-        assert!(DirectoryFormat::new(directory.path(), 1).require(2).is_err());
+        assert!(DirectoryFormat::new(directory.path(), 1).require(next).is_err());
     }
 }

@@ -69,7 +69,7 @@ fn records_of_rollouts() {
     let progress = Some(Progress { begun_at: Timestamp(300), since: at, by: Actor::Root, passed, paused });
     wire(
         &record(Rollout { progress, candidates: vec![candidate()], ..planned }),
-        "0c616161616161616161616161040201010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0200b00201ac02ad0201ad02ac0201020101ad0201026e6f01ac02016b027b7d027b7d64c801ac02",
+        "0c616161616161616161616161040201010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0200b00201ac02ad020101ad02ac0201020101ad0201026e6f01ac02016b027b7d027b7d64c801ac02",
     );
     wire(&Phase::Rolling { by: Some(Party::Root), at, scheduled_by: None }, "050100ad0200");
 }

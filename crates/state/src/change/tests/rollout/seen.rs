@@ -177,7 +177,8 @@ fn a_reader_gets_a_change_only_where_what_it_sees_changes() {
 
     let at = world.stage_of(1);
     let pause = world.action("dan", 1, ChangeAction::PauseRollout { at, comment: String::new() });
-    assert!(event(&mut world, &pause).is_none(), "nobody sees anything else");
+    let paused = event(&mut world, &pause).unwrap();
+    assert!(paused.rollouts.is_none() && paused.items.is_empty(), "nobody sees anything else");
     let advance = world.action("dan", 1, ChangeAction::AdvanceRollout { at, evidence: WELL });
     let advanced = event(&mut world, &advance).unwrap();
     assert_eq!((items(&advanced, &in_at_once), items(&advanced, &in_at_last)), (0, 2));
