@@ -226,8 +226,8 @@ async fn a_watch_of_a_reader_has_what_its_reads_return_at_each_revision() {
     })
     .await;
     for (place, _, _, seen) in &open {
-        let expected = [&[written][..], &[begun, written, aborted], &[written, advanced, aborted]][*place];
-        assert_eq!(seen, expected, "{place}");
+        let expected = [vec![written], vec![begun, written, aborted], vec![written, advanced, aborted]];
+        assert_eq!(*seen, expected[*place], "{place}");
     }
     drop(open);
     world.stop().await;
