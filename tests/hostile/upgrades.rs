@@ -441,6 +441,43 @@ async fn a_cluster_is_upgraded_node_by_node_under_load_with_kills() {
     }
 }
 
+/// A change request that puts a config of `d` in stages.
+async fn propose_in_stages(client: &Client) -> crate::harness::Answer {
+    let put =
+        json!({"op": "put_config", "config_definition_key": "staged", "config_key": "k", "data": {"n": 1}});
+    let plan = json!({"stages": [{"share": 100, "for_s": 600}]});
+    let body = json!({"title": "in stages", "operations": [put], "rollout": plan});
+    client.post("/api/v1/change_request/", &body).insist().await
+}
+
+#[tokio::test]
+async fn a_rollout_begins_once_all_members_are_upgraded_and_none_before() {
+    let (mut cluster, _) = older_cluster("upgrade-rollout", released::DIRECTORIES[0]).await;
+    let callers = Callers::start(&cluster.clients()).await;
+    define(&cluster.client(1), "staged").await;
+    crate::harness::load::set(&cluster.client(1), "staged", "k", &json!({"n": 0})).await;
+    let [one, _] = cluster.followers().await;
+    let node = cluster.node(one);
+    node.stop().await;
+    Version::Newer(None).install(node);
+    node.start().await;
+    cluster.ready().await;
+    let refused = propose_in_stages(&cluster.client(one)).await;
+    assert_eq!((refused.status, &refused.body["errors"][0]["type"]), (409, &json!("conflict_error")));
+    assert!(refused.body.to_string().contains("upgrade"), "{refused:?}");
+    roll(&mut cluster, &callers, Version::Newer(None), [End::Stop, End::Stop, End::Kill]).await;
+    reaches_level(&cluster.clients(), TEST_LEVEL).await;
+    let made = propose_in_stages(&cluster.client(2)).await.expect(201);
+    let path = format!("/api/v1/change_request/{}/apply", made.data()["change_id"].as_str().unwrap());
+    let begun = cluster.client(3).post(&path, &json!({"digest": made.data()["digest"]})).insist().await;
+    assert_eq!(begun.expect(200).data()["phase"], "rolling");
+    for client in cluster.clients() {
+        let read = client.get(&config("staged", "k")).header("x-concord-reader", "host").insist().await;
+        assert_eq!(read.expect(200).data()["data"]["n"], 1);
+    }
+    callers.end(&cluster, "upgrade to rollouts").await;
+}
+
 #[tokio::test]
 async fn an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kills() {
     let (mut cluster, left) = older_cluster("rollback", released::DIRECTORIES[1]).await;

@@ -17,7 +17,11 @@ use std::{
 use tokio::time::{Instant, timeout};
 
 use super::EvidenceStore;
-use crate::{clock::Clock, context::Context};
+use crate::{
+    clock::Clock,
+    context::Context,
+    editions::{counted_approvers, find},
+};
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::Author,
@@ -55,15 +59,17 @@ enum Step {
 }
 
 /// What is known of a rollout besides its record.
-#[derive(Debug, Clone, Copy)]
-struct Known<'a> {
+#[derive(Debug, Clone)]
+struct Known {
     evidence: Evidence,
     /// A gate that says that something is wrong.
-    bad_gate: Option<&'a str>,
+    bad_gate: Option<String>,
     /// The time of the log, if it is confirmed.
     now: Option<Timestamp>,
     /// Whether the readers have been heard for as long as they need to report.
     is_heard: bool,
+    /// Whether the change request still has its approvals, and no rejection.
+    is_approved: bool,
 }
 
 /// What this node knows while it leads.
@@ -119,7 +125,10 @@ impl RolloutTask {
         let running = self.running(&state);
         let mut steps: Vec<(ChangeId, Step)> = running
             .iter()
-            .filter_map(|(id, rollout, is_heard)| Some((id.clone(), self.step(id, rollout, *is_heard)?)))
+            .filter_map(|(id, rollout, is_heard)| {
+                let known = self.known(&state, id, rollout, *is_heard);
+                Some((id.clone(), next_step(rollout, &known)?))
+            })
             .collect();
         steps.sort_by_key(|(_, step)| match step {
             Step::Abort(_) => 0,
@@ -156,16 +165,16 @@ impl RolloutTask {
         running
     }
 
-    /// What is to be done with one now.
-    fn step(&self, id: &ChangeId, rollout: &Rollout, is_heard: bool) -> Option<Step> {
-        let bad_gate = self.evidence.bad_gate(id, rollout);
-        let known = Known {
+    /// What is known of one now.
+    fn known(&self, state: &State, id: &ChangeId, rollout: &Rollout, is_heard: bool) -> Known {
+        let is_approved = find(state, id).is_some_and(|found| counted_approvers(state, &found).is_ok());
+        Known {
             evidence: self.evidence.counted(id, rollout),
-            bad_gate: bad_gate.as_deref(),
+            bad_gate: self.evidence.bad_gate(id, rollout),
             now: self.clock.confirmed_time(CONFIRM),
             is_heard,
-        };
-        next_step(rollout, known)
+            is_approved,
+        }
     }
 
     async fn take(&self, consensus: &Consensus, id: &ChangeId, step: Step) {
@@ -195,13 +204,13 @@ impl RolloutTask {
 }
 
 /// What is to be done with a rollout. A person's pause does not keep a failure from taking it back.
-fn next_step(rollout: &Rollout, known: Known<'_>) -> Option<Step> {
+fn next_step(rollout: &Rollout, known: &Known) -> Option<Step> {
     let (plan, progress) = (&rollout.plan, rollout.progress.as_ref()?);
-    let Known { evidence, bad_gate, now, is_heard } = known;
+    let Known { evidence, bad_gate, now, is_heard, is_approved } = known;
     let failure = if evidence.failed > plan.max_failed {
         Some(format!("{} readers say that they have failed, more than {}", evidence.failed, plan.max_failed))
     } else {
-        bad_gate.map(|gate| format!("gate `{gate}` says that something is wrong"))
+        bad_gate.as_ref().map(|gate| format!("gate `{gate}` says that something is wrong"))
     };
     if let Some(text) = failure {
         return match plan.on_fail {
@@ -212,16 +221,19 @@ fn next_step(rollout: &Rollout, known: Known<'_>) -> Option<Step> {
     if progress.paused.is_some() {
         return None;
     }
+    if !is_approved {
+        return Some(Step::Pause("somebody has rejected it, or approvals do not count any more".into()));
+    }
     let (stage, until) = (plan.stages.get(rollout.stage()?)?, rollout.stage_until()?);
     let now = now.filter(|now| *now >= until)?;
     let gates = u32::try_from(plan.gates.len()).unwrap_or(u32::MAX);
     let is_well = evidence.healthy >= stage.min_healthy && evidence.gates == gates;
-    if is_well && is_heard {
-        return Some(Step::Advance(evidence));
+    if is_well && *is_heard {
+        return Some(Step::Advance(*evidence));
     }
     let latest = Timestamp(until.0.saturating_add(u64::from(plan.timeout_s) * 1_000_000));
     (now >= latest).then(|| {
-        let Evidence { healthy, gates: good, .. } = evidence;
+        let Evidence { healthy, gates: good, .. } = *evidence;
         Step::Pause(format!(
             "the stage waits for too long: {healthy} readers run well and {} must, {good} of {gates} gates are good",
             stage.min_healthy
@@ -249,9 +261,10 @@ mod tests {
         Rollout { progress: Some(progress), ..Rollout::planned(1, plan) }
     }
 
-    fn known(now_s: u64, healthy: u32, failed: u32, gates: u32) -> Known<'static> {
+    fn known(now_s: u64, healthy: u32, failed: u32, gates: u32) -> Known {
         let evidence = Evidence { healthy, failed, gates };
-        Known { evidence, bad_gate: None, now: Some(Timestamp(now_s * SECOND)), is_heard: true }
+        let now = Some(Timestamp(now_s * SECOND));
+        Known { evidence, bad_gate: None, now, is_heard: true, is_approved: true }
     }
 
     fn is_advance(step: Option<Step>) -> bool {
@@ -261,13 +274,15 @@ mod tests {
     #[test]
     fn a_stage_ends_after_its_time_with_its_evidence_and_a_confirmed_time() {
         let one = rollout(OnFail::Abort);
-        assert!(is_advance(next_step(&one, known(15, 2, 1, 1))));
-        assert_eq!(next_step(&one, known(14, 2, 0, 1)), None, "its time");
-        assert_eq!(next_step(&one, known(15, 1, 0, 1)), None, "its readers");
-        assert_eq!(next_step(&one, known(15, 2, 0, 0)), None, "its gate");
-        assert_eq!(next_step(&one, Known { now: None, ..known(15, 2, 0, 1) }), None, "no confirmed time");
-        assert_eq!(next_step(&one, Known { is_heard: false, ..known(15, 2, 0, 1) }), None, "a new leader");
-        assert!(matches!(next_step(&one, known(115, 1, 0, 1)), Some(Step::Pause(_))), "for too long");
+        assert!(is_advance(next_step(&one, &known(15, 2, 1, 1))));
+        assert_eq!(next_step(&one, &known(14, 2, 0, 1)), None, "its time");
+        assert_eq!(next_step(&one, &known(15, 1, 0, 1)), None, "its readers");
+        assert_eq!(next_step(&one, &known(15, 2, 0, 0)), None, "its gate");
+        assert_eq!(next_step(&one, &Known { now: None, ..known(15, 2, 0, 1) }), None, "no confirmed time");
+        assert_eq!(next_step(&one, &Known { is_heard: false, ..known(15, 2, 0, 1) }), None, "a new leader");
+        assert!(matches!(next_step(&one, &known(115, 1, 0, 1)), Some(Step::Pause(_))), "for too long");
+        let rejected = Known { is_approved: false, ..known(6, 2, 0, 1) };
+        assert!(matches!(next_step(&one, &rejected), Some(Step::Pause(_))), "somebody has rejected it");
     }
 
     #[test]
@@ -275,17 +290,17 @@ mod tests {
         let mut paused = rollout(OnFail::Abort);
         let by_person = RolloutPause { at: Timestamp(1), by: Actor::Root, comment: String::new() };
         paused.progress.as_mut().unwrap().paused = Some(by_person);
-        let unconfirmed = |known: Known<'static>| Known { now: None, is_heard: false, ..known };
+        let unconfirmed = |known: Known| Known { now: None, is_heard: false, ..known };
         for one in [rollout(OnFail::Abort), paused.clone()] {
-            assert!(matches!(next_step(&one, unconfirmed(known(0, 0, 2, 0))), Some(Step::Abort(_))));
-            let gate = Known { bad_gate: Some("errors"), ..unconfirmed(known(0, 9, 0, 0)) };
-            assert!(matches!(next_step(&one, gate), Some(Step::Abort(_))));
+            assert!(matches!(next_step(&one, &unconfirmed(known(0, 0, 2, 0))), Some(Step::Abort(_))));
+            let gate = Known { bad_gate: Some("errors".into()), ..unconfirmed(known(0, 9, 0, 0)) };
+            assert!(matches!(next_step(&one, &gate), Some(Step::Abort(_))));
         }
-        assert_eq!(next_step(&paused, known(500, 9, 0, 1)), None, "a paused one waits");
+        assert_eq!(next_step(&paused, &known(500, 9, 0, 1)), None, "a paused one waits");
         let mut pausing = rollout(OnFail::Pause);
-        assert!(matches!(next_step(&pausing, known(6, 0, 2, 0)), Some(Step::Pause(_))));
+        assert!(matches!(next_step(&pausing, &known(6, 0, 2, 0)), Some(Step::Pause(_))));
         pausing.progress = paused.progress;
-        assert_eq!(next_step(&pausing, known(6, 0, 2, 0)), None, "once");
+        assert_eq!(next_step(&pausing, &known(6, 0, 2, 0)), None, "once");
     }
 
     #[test]
@@ -293,7 +308,7 @@ mod tests {
         let mut one = rollout(OnFail::Abort);
         let passed = PassedStage { at: Timestamp(1), evidence: Evidence::default(), by: Actor::Cluster };
         one.progress.as_mut().unwrap().passed = vec![passed.clone(), passed];
-        assert_eq!(next_step(&one, known(500, 9, 0, 1)), None);
-        assert!(matches!(next_step(&one, known(500, 9, 2, 1)), Some(Step::Abort(_))), "until it is applied");
+        assert_eq!(next_step(&one, &known(500, 9, 0, 1)), None);
+        assert!(matches!(next_step(&one, &known(500, 9, 2, 1)), Some(Step::Abort(_))), "until it is applied");
     }
 }
