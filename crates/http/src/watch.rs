@@ -379,7 +379,7 @@ fn with_prev(object: Object, before: &Before, redacted: Option<&RedactedPlaces>)
     }
 }
 
-/// Adds to the change of a config what version it is, where that is none that the event has written: a reader sees the
+/// Adds to the change of a config what version it is, where the event has not written it: a reader sees the
 /// candidate from now on, or the proven config again.
 fn with_version(object: Object, event: &Event, place: usize) -> Object {
     let Some(RecordChange::Config { after: Some(config), .. }) = event.items.get(place) else {

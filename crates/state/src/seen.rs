@@ -1,7 +1,7 @@
 //! What a reader sees while a rollout runs: in place of a config its candidate, in reads and in events.
 //!
-//! An event has the record of a rollout before and after it, and the proven configs. So whoever has the event computes what
-//! any reader saw before it and sees after it, without the state. While a config is in a rollout nothing else changes it:
+//! An event has the record of a rollout before and after it, and the proven configs. So what any reader
+//! saw before it and sees after it follows from the event, without the state. While a config is in a rollout nothing else changes it:
 //! so every other event is the same for all.
 //!
 //! **Invariants:** the view of an event depends on the event and on the reader alone. A client that applies the views of all
@@ -145,7 +145,8 @@ impl RolloutEdit {
         rollout.map_or(&[], |rollout| &rollout.candidates)
     }
 
-    /// Adds its configs. `of` returns the key of the definition of a candidate, if that is asked for, and the proven config.
+    /// Adds its configs. `of` returns the key of the definition of a candidate and the proven config; `None` for one that nobody
+    /// needs.
     pub fn add_configs<E>(
         &mut self,
         mut of: impl FnMut(&Candidate) -> Result<Option<(Key, Option<Arc<Config>>)>, E>,

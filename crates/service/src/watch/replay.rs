@@ -35,7 +35,7 @@ pub(super) struct Replay {
     definitions: BTreeMap<Revision, Key>,
     /// Whether events need the previous values of configs.
     has_prev: bool,
-    /// Who is to see the events, if the rollouts in them are asked for.
+    /// The reader for whom the events have the rollouts, if there is one.
     reader: Option<Arc<Reader>>,
     /// The last change that was read for previous values, and the configs that it wrote: a batch may have written many.
     written: Option<(Revision, WrittenConfigs)>,
