@@ -34,7 +34,7 @@ pub(super) fn without_key(response: &mut Response) {
 
 /// Adds all headers to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder) -> ComponentsBuilder {
-    for (name, about, schema) in all() {
+    for (name, about, schema) in all().into_iter().chain(of_readers()) {
         let header = HeaderBuilder::new().schema(Some(schema)).description(Some(about)).build();
         components = components.header(name, header);
     }
@@ -52,16 +52,6 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             number(),
         ),
         ("ETag", "The revision of the record, for `If-Match`.", text().pattern(Some("^\"[0-9]+\"$"))),
-        (
-            "SeenTag",
-            "The revision of the record, for `If-Match`; of a candidate the id of its change request, which no write matches.",
-            text().pattern(Some("^\"[0-9A-Za-z]+\"$")),
-        ),
-        (
-            "X-Concord-Variant",
-            "The response is the candidate of this change request, because the reader is in its rollout.",
-            text().examples([json!("candidate; change=mD3kQ9xYb7Lz")]),
-        ),
         ("BodyTag", "A hash of the body, for `If-None-Match`.", text().pattern(Some("^\"[0-9a-f]{32}\"$"))),
         ("Last-Modified", "When the record was last changed, to the second.", text()),
         ("Location", "The path of the new resource.", text().pattern(Some("^/"))),
@@ -127,5 +117,21 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
         ("WWW-Authenticate", "How to authenticate.", text()),
         ("Cache-Control", "No cache may store the response.", text().enum_values(Some(["no-store"]))),
         ("Content-Disposition", "A name for the file.", text()),
+    ]
+}
+
+/// Those of a config as its reader sees it.
+fn of_readers() -> [(&'static str, &'static str, ObjectBuilder); 2] {
+    [
+        (
+            "SeenTag",
+            "The revision of the record, for `If-Match`; of a candidate the id of its change request, which no write matches.",
+            text().pattern(Some("^\"[0-9A-Za-z]+\"$")),
+        ),
+        (
+            "X-Concord-Variant",
+            "The response is the candidate of this change request, because the reader is in its rollout.",
+            text().examples([json!("candidate; change=mD3kQ9xYb7Lz")]),
+        ),
     ]
 }

@@ -200,7 +200,7 @@ pub enum ReaderError {
     Id,
     /// Its labels.
     #[error(
-        "a reader's labels are `name=value` with commas between: at most {ROLLOUT_LABELS_MAX}, each name once, and \
+        "a reader's labels are `name=value`, comma-separated: at most {ROLLOUT_LABELS_MAX}, each name once, and \
          {READER_LABELS_BYTES_MAX} bytes in all"
     )]
     Labels,
