@@ -253,6 +253,7 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ("change_stale", _) => format!("`concord change rebase {}` bases it on the current records; then it must be approved again", change(refusal)),
         ("change_digest" | "change_closed", _) => format!("`concord change show {}` shows the change request as it is", change(refusal)),
         ("change_not_found", _) => "`concord change list` lists the change requests whose definitions the key may read".into(),
+        ("cluster_not_upgraded", _) => "`concord cluster status` shows which members run an earlier version".into(),
         ("own_change", _) => "another person must approve it: neither this key nor another one of the same person counts".into(),
         ("key_not_attested", _) => "only an attested key of a person approves, and never the root key: the root key, or two persons with attested keys, attest one with `concord key attest ID`".into(),
         ("index_building", _) => format!("`concord definition reindex {definition}` waits until it is built"),

@@ -25,6 +25,7 @@ mod refusal;
 mod replicas;
 mod restart;
 mod revoked;
+mod rollouts;
 mod root_rotated;
 mod schema_change;
 mod snapshot;

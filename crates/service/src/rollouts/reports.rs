@@ -274,7 +274,7 @@ impl Reports {
             response = call => response?,
             // It may be lost. What is repeated does no harm.
             () = consensus.leader_changed() => {
-                return Err(AttemptError::Retry("the leader changed while it was asked".into()));
+                return Err(AttemptError::Retry("the leader changed before it answered".into()));
             }
         };
         decode::<Attempt<Answer>>(&response).unwrap_or_else(|error| {
@@ -304,7 +304,7 @@ impl Reports {
         self.answer(consensus, &principal, &asked, deadline).await
     }
 
-    /// Answers on this node, which leads or did so a moment ago. A refusal rests on a state that was confirmed.
+    /// Answers on this node, which leads or did so a moment ago. What is refused rests on a state that was confirmed.
     async fn answer(
         &self,
         consensus: &Consensus,

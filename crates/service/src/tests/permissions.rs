@@ -378,3 +378,24 @@ async fn an_environment_is_changed_by_who_defines_all_that_it_can_have() {
     );
     assert!(!key(&[(&[Verb::Keys], &["prod.*"])]).may_see_environment("prod", all.into_iter()));
 }
+
+#[tokio::test]
+async fn a_report_is_authorized_before_any_lookup() {
+    use crate::{GateWord, ReaderReport, ReaderState};
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    for (principal, expected) in [
+        (Principal::root(), false),
+        (key(&[(&[Verb::Report], &["billing.*"])]), false),
+        (key(&[(&[Verb::Approve], &["billing.*"])]), false),
+        (key(&[(&[Verb::Report], &[])]), true),
+        (key(&[(&[Verb::Read, Verb::Write, Verb::Propose, Verb::Bypass], &["*"])]), true),
+        (key(&[]), true),
+    ] {
+        let [change, reader, labels, detail] = ["AbCdEf012345", "a", "", ""].map(str::to_owned);
+        let report = ReaderReport { change, reader, labels, state: ReaderState::Healthy, detail };
+        assert_eq!(is_forbidden(service.reports.report(&principal, report).await), expected);
+        let word = GateWord { gate: "errors".into(), is_ok: true, evidence: String::new() };
+        assert_eq!(is_forbidden(service.reports.say(&principal, word).await), expected, "{principal:?}");
+    }
+}
