@@ -76,12 +76,14 @@ async fn create(node: &Client, id: &str, n: u64) -> Answer {
     node.post(CHANGES, &body).header("idempotency-key", id).insist().await.expect(201)
 }
 
-/// A cluster with a config in an environment that takes change requests only, and the keys of two persons.
+/// A cluster with two configs in an environment that takes change requests only, and the keys of two persons.
 pub(super) async fn restricted(name: &str) -> (Cluster, String, String) {
     let cluster = Cluster::start(name).await;
     let root = cluster.client(1);
-    define(&root, "prod.limits").await;
-    set(&root, "prod.limits", "k", &json!({"n": 0})).await;
+    for definition in ["prod.limits", "prod.more"] {
+        define(&root, definition).await;
+        set(&root, definition, "k", &json!({"n": 0})).await;
+    }
     let (ann, bob) = (person(&cluster, "ann").await, person(&cluster, "bob").await);
     let rules = json!({"direct": "refuse", "approvals": 1, "freeze": []});
     root.put("/api/v1/environment/prod", &rules)

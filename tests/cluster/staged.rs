@@ -18,7 +18,7 @@ use tokio::{task::JoinHandle, time::sleep};
 use super::change_requests::{CHANGES, act, becomes, restricted, text};
 use crate::harness::{
     Answer, Client, Cluster, check, eventually,
-    load::{config, define, set},
+    load::config,
     number,
     watch::{WATCH, Watch},
 };
@@ -241,8 +241,6 @@ async fn a_change_goes_through_its_stages_while_leaders_die_and_no_reader_goes_b
 async fn nodes_and_reads_choose_the_same_side_for_each_reader() {
     let (cluster, ann, bob) = restricted("sides").await;
     let root = cluster.client(1);
-    define(&root, "prod.more").await;
-    set(&root, "prod.more", "k", &json!({"n": 0})).await;
     let put = |definition: &str| json!({"op": "put_config", "config_definition_key": definition, "config_key": "k", "data": {"n": 1}});
     let stage = json!({"labels": {"ring": ["canary"]}, "for_s": 600});
     let plan = json!({"stages": [stage, {"share": 40, "for_s": 600}]});

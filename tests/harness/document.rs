@@ -21,7 +21,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// The headers that only some answers of an operation have.
-const OPTIONAL: [&str; 11] = [
+const OPTIONAL: [&str; 12] = [
     "Link",
     "Warning",
     "Accept-Patch",
@@ -31,6 +31,7 @@ const OPTIONAL: [&str; 11] = [
     "RateLimit-Policy",
     "RateLimit",
     "X-Concord-Redacted",
+    "X-Concord-Variant",
     "Content-Encoding",
     "Vary",
 ];
