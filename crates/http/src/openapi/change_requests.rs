@@ -352,7 +352,6 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("schedule", null_or(schedule)),
         ("revert_after_s", nullable(Type::Integer).into()),
         ("scheduled", null_or(scheduled)),
-        ("rollout", null_or(super::rollouts::rollout())),
         ("config_definition_keys", list_of(text())),
         ("environment", text_or_null()),
         ("environments", list_of(text())),
@@ -378,6 +377,11 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("modified_at", time().into()),
         ("revision", integer(1).description(Some("of its record, as in its `ETag`")).into()),
     ];
-    let optional: Vec<SchemaField> = vec![("operations", list_of(operation)), ("preview", preview().into())];
+    let optional: Vec<SchemaField> = vec![
+        ("operations", list_of(operation)),
+        ("preview", preview().into()),
+        // Nodes of 1.0 do not have it.
+        ("rollout", null_or(super::rollouts::rollout())),
+    ];
     vec![("ChangeRequest", open(own, optional).into()), ("ChangeRequests", page("ChangeRequest").into())]
 }
