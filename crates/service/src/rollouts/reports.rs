@@ -304,7 +304,7 @@ impl Reports {
         self.answer(consensus, &principal, &asked, deadline).await
     }
 
-    /// Answers on this node, which leads or did so a moment ago. What is refused rests on a state that was confirmed.
+    /// Answers on this node, which leads or did so a moment ago. What is rejected rests on a state that was confirmed.
     async fn answer(
         &self,
         consensus: &Consensus,
