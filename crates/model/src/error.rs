@@ -18,7 +18,8 @@ use super::{
         EDITION_AGE_US_MAX, ENVIRONMENTS_MAX, GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX,
         OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX, PERSONS_MAX, REVERT_AFTER_S_MAX,
         REVERT_BYTES_MAX, ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX,
-        ROLLOUT_LABELS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX, ROLLOUTS_MAX, UNREVIEWED_BYPASSES_MAX,
+        ROLLOUT_LABELS_MAX, ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX, ROLLOUTS_MAX,
+        UNREVIEWED_BYPASSES_MAX,
     },
     record::Revision,
     system::change::ChangeId,
@@ -286,6 +287,11 @@ pub enum RolloutBound {
     /// It does something else than update configs that exist.
     #[error("a rollout updates configs that exist, and nothing else")]
     NotUpdates,
+    /// Readers that it counts.
+    #[error(
+        "`max_failed` and `min_healthy` are less than {ROLLOUT_READERS_MAX}: no more readers are counted"
+    )]
+    Readers,
 }
 
 /// What a stage waits for.

@@ -130,6 +130,7 @@ fn rejections_of_rollouts() {
         (RolloutBound::Gates, "2e04"),
         (RolloutBound::Configs, "2e05"),
         (RolloutBound::Bytes, "2e06"),
+        (RolloutBound::Readers, "2e08"),
         (RolloutBound::NotUpdates, "2e07"),
     ] {
         wire(&Rejection::RolloutInvalid(bound), expected);

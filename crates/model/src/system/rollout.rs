@@ -26,7 +26,7 @@ use crate::{
     limits::{
         GATE_NAME_BYTES_MAX, LABEL_BYTES_MAX, READER_BYTES_MAX, READER_LABELS_BYTES_MAX,
         ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX, ROLLOUT_LABELS_MAX,
-        ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
+        ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
     },
     time::Timestamp,
     unseen::is_unseen,
@@ -277,11 +277,15 @@ impl Plan {
     /// # Errors
     /// What it has too much or too little of.
     pub fn check(&self) -> Result<(), RolloutBound> {
-        let Self { stages, max_failed: _, gates, on_fail: _, timeout_s } = self;
+        let Self { stages, max_failed, gates, on_fail: _, timeout_s } = self;
         if !(1..=ROLLOUT_STAGES_MAX).contains(&stages.len()) {
             return Err(RolloutBound::Stages);
         }
         let is_empty = |stage: &Stage| !(1..=SHARE_ALL).contains(&stage.share);
+        let mut counts = stages.iter().map(|stage| stage.min_healthy).chain([*max_failed]);
+        if counts.any(|count| usize::try_from(count).is_ok_and(|count| count >= ROLLOUT_READERS_MAX)) {
+            return Err(RolloutBound::Readers);
+        }
         // A stage that an earlier one includes adds no reader.
         let adds_none = stages.iter().enumerate().any(|(place, stage)| {
             stages[..place].iter().any(|earlier| earlier.includes(stage) && !stage.is_for_all())
@@ -531,6 +535,8 @@ mod tests {
         let late = Stage { for_s: ROLLOUT_TIME_S_MAX + 1, ..stage(1, &[]) };
         assert_eq!(check(vec![late]), Err(RolloutBound::Time));
         assert_eq!(Plan { timeout_s: 0, ..plan(vec![stage(1, &[])]) }.check(), Err(RolloutBound::Time));
+        let lax = Plan { max_failed: 10_000, ..plan(vec![stage(1, &[])]) };
+        assert_eq!(lax.check(), Err(RolloutBound::Readers), "so many are never counted");
     }
 
     #[test]
