@@ -35,10 +35,11 @@ async fn decide(api: &Api, make: impl FnOnce(&concord_state::State, Timestamp) -
 /// A node with `d` and `k`, of which a rollout has begun. Its `s` is secret.
 async fn rolling_node(directory: &std::path::Path) -> Api {
     let api = node(directory).await;
-    let schema = json!({"json_schema": {"properties": {"s": {"x-concord-secret": true}}}}).to_string();
-    let request = Request::put("/api/v1/config_definition/d/schema").header(header::AUTHORIZATION, KEY);
-    let response = api.handle(request.body(Body::from(schema)).unwrap()).await;
-    assert_eq!(response.status(), StatusCode::OK);
+    let schema = json!({"properties": {"n": {"type": "number"}, "s": {"x-concord-secret": true}}});
+    let body = json!({"json_schema": schema}).to_string();
+    let path = "/api/v1/config_definition/d/schema";
+    let set = ask(&api, (Method::PUT, path), &[], &body).await;
+    assert_eq!(set.status, StatusCode::OK, "{}", set.body);
     decide(&api, |state, at| rolling().create(state, at)).await;
     decide(&api, |state, at| rolling().begin(state, at)).await;
     api
