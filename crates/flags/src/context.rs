@@ -77,6 +77,15 @@ impl Context {
     }
 }
 
+impl Context {
+    /// Who reads, if the context says it.
+    #[must_use]
+    pub fn targeting_key(&self) -> Option<&str> {
+        let (_, value) = self.members.iter().find(|(name, _)| name == TARGETING_KEY)?;
+        if let OwnedDataValue::String(text) = value { Some(text.as_str()) } else { None }
+    }
+}
+
 /// A value as the engine reads it: integers of 64 bits, other numbers as floats.
 fn data(value: &Value, depth: usize) -> Result<OwnedDataValue, ContextError> {
     if depth > FLAG_CONTEXT_DEPTH_MAX {

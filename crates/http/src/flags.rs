@@ -32,6 +32,7 @@ use super::{
     endpoints::Matched,
     entity_tags::{self, client_has},
     extract::{AuthenticatedCall, ReadRequest, check_key},
+    reader::{evaluated_for, reader_of},
     reply::{Problem, Reply, ofrep::OfrepForm},
 };
 use concord_flags::{Context, ErrorCode, ofrep};
@@ -107,7 +108,8 @@ pub(super) async fn evaluate(service: Service, call: AuthenticatedCall) -> Resul
         Ok(context) => context,
         Err((code, details)) => return Ok(Reply::failed_evaluation(Some(&flag), code, &details)),
     };
-    let request = FlagRequest { definition: &definition, flag: Some(&flag), context, consistency };
+    let reader = evaluated_for(&headers, context.targeting_key())?;
+    let request = FlagRequest { definition: &definition, flag: Some(&flag), context, consistency, reader };
     let made = service.flags.evaluate(&principal, request).await?;
     Ok(Reply::evaluation(made, &headers))
 }
@@ -120,7 +122,8 @@ pub(super) async fn evaluate_all(service: Service, call: AuthenticatedCall) -> R
         Ok(context) => context,
         Err((code, details)) => return Ok(Reply::failed_evaluation(None, code, &details)),
     };
-    let request = FlagRequest { definition: &definition, flag: None, context, consistency };
+    let reader = evaluated_for(&headers, context.targeting_key())?;
+    let request = FlagRequest { definition: &definition, flag: None, context, consistency, reader };
     let mut made = service.flags.evaluate(&principal, request).await?;
     // In the tag, too: with 304 a provider would keep the address of a stream that lets it in no more.
     if let Some(ticket) = service.authentication.ticket(&principal, &definition) {
@@ -137,7 +140,8 @@ pub(super) async fn document(service: Service, request: ReadRequest) -> Result<R
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     let definition = request.definition();
     check_key(&definition, definitions::KEY)?;
-    let made = service.flags.document(&request.principal, &definition, consistency).await?;
+    let reader = reader_of(request.headers())?;
+    let made = service.flags.document(&request.principal, &definition, consistency, reader.as_ref()).await?;
     Ok(tagged(made, request.headers()))
 }
 
@@ -156,6 +160,7 @@ pub(super) async fn events(service: Service, request: ReadRequest) -> Result<Rep
         start: WatchStart::Now,
         consistency,
         reader: None,
+        follows_rollouts: true,
     };
     let watch = service.watches.watch(request.principal, wanted).await?;
     let position = watch.position();

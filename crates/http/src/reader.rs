@@ -54,6 +54,23 @@ pub(super) fn reader_of(headers: &HeaderMap) -> Result<Option<Reader>, Problem> 
     })
 }
 
+/// The reader whose flags are evaluated: the `targetingKey` of the context, with the labels of the header. `None` where that
+/// can be no name of a reader, which OFREP does not ask of it.
+///
+/// # Errors
+/// If the labels are malformed, too large or given twice.
+pub(super) fn evaluated_for(
+    headers: &HeaderMap,
+    targeting_key: Option<&str>,
+) -> Result<Option<Reader>, Problem> {
+    let labels = text(headers, &LABELS, READER_LABELS_BYTES_MAX)?.unwrap_or_default();
+    match Reader::parse(targeting_key.unwrap_or_default(), labels) {
+        Ok(reader) => Ok(Some(reader)),
+        Err(ReaderError::Id) => Ok(None),
+        Err(error @ ReaderError::Labels) => Err(header_problem(&LABELS, &error.to_string())),
+    }
+}
+
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName, bytes_max: usize) -> Result<Option<&'a str>, Problem> {
     let Some(value) = single(headers, name)? else { return Ok(None) };
     if value.len() > bytes_max {

@@ -167,6 +167,7 @@ fn wanted(
         start,
         consistency,
         reader,
+        follows_rollouts: false,
     })
 }
 

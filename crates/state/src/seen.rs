@@ -25,6 +25,7 @@ use concord_model::{
         change::ChangeId,
         rollout::{Candidate, Reader, Rollout},
     },
+    time::Timestamp,
 };
 
 /// A config as a reader sees it who is in its rollout.
@@ -34,6 +35,17 @@ pub struct SeenConfig {
     pub change: Key,
     /// The data of the candidate; the key, the times and the revision of the proven config.
     pub config: Arc<Config>,
+}
+
+/// A rollout that a reader is in, as far as it is about one definition.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenRollout<'s> {
+    /// The id of the change request.
+    pub change: &'s Key,
+    /// When it began. It has the same candidates until its end.
+    pub begun_at: Timestamp,
+    /// The candidates of the definition; at least one.
+    pub candidates: &'s [Candidate],
 }
 
 /// The edit of a rollout by which what readers see may change: it begins, goes on or ends.
@@ -73,8 +85,9 @@ pub struct Sides {
     pub is_in: bool,
 }
 
-/// A config with the data of its candidate.
-fn with_data_of(candidate: &Candidate, proven: &Config) -> Arc<Config> {
+/// A config with the data of its candidate, and the times and the revision of the proven one.
+#[must_use]
+pub fn with_data_of(candidate: &Candidate, proven: &Config) -> Arc<Config> {
     Arc::new(Config {
         key: proven.key.clone(),
         data: Arc::clone(&candidate.data),
@@ -101,6 +114,24 @@ impl State {
     pub fn seen_config(&self, definition: Revision, proven: &Config, reader: &Reader) -> Option<SeenConfig> {
         let seen = self.seen_candidate(definition, &proven.key, reader)?;
         Some(SeenConfig { change: seen.change.clone(), config: with_data_of(seen.candidate, proven) })
+    }
+
+    /// The rollouts of configs of a definition that a reader is in.
+    pub fn seen_rollouts<'s>(
+        &'s self,
+        definition: Revision,
+        reader: &Reader,
+    ) -> impl Iterator<Item = SeenRollout<'s>> {
+        self.running_rollouts().filter_map(move |record| {
+            let rollout = record.rollout()?;
+            let all = &rollout.candidates;
+            let from = all.partition_point(|candidate| candidate.definition < definition);
+            let upto = all.partition_point(|candidate| candidate.definition <= definition);
+            let candidates = all.get(from..upto).filter(|of| !of.is_empty())?;
+            let is_in = rollout.has(&ChangeId::parse(record.name.as_str())?, reader);
+            let begun_at = rollout.progress.as_ref().filter(|_| is_in)?.begun_at;
+            Some(SeenRollout { change: &record.name, begun_at, candidates })
+        })
     }
 
     /// A config as a client sees it that says by `reader` who it is, if it does.

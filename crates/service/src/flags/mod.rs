@@ -2,7 +2,8 @@
 //!
 //! A definition is compiled once for each of its versions and views: one for clients that see all of it, one for those
 //! without `reveal`. One request compiles, the others wait for it. What a client may not see is no part of what is
-//! evaluated for it: a flag with a secret part has no value for a client without `reveal`.
+//! evaluated for it: a flag with a secret part has no value for a client without `reveal`. A reader that is in rollouts gets
+//! their candidates, and shares what is compiled of them with all that are in the same ones.
 //!
 //! | memory | bounded by |
 //! |---|---|
@@ -14,7 +15,7 @@
 
 mod cache;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::time::timeout_at;
 
@@ -27,7 +28,7 @@ use super::{
     redaction::Redactor,
     request::{Consistency, Principal, Refusal},
 };
-use cache::{FlagCache, View};
+use cache::{FlagCache, InRollouts, View};
 use concord_flags::{
     Context as EvaluationContext, ErrorCode, FlagSet, Outcome, SHARED_KEY,
     ofrep::{self, NotAll},
@@ -36,11 +37,13 @@ use concord_flags::{
 use concord_model::{
     access_key::Verb,
     error::{Invalid, Rejection, Violation},
+    key::Key,
     limits::{FLAGS_BYTES_MAX, REDACTED_PLACES_BYTES_MAX},
     record::{Config, Revision},
     redaction::RedactedPlaces,
+    system::rollout::Reader,
 };
-use concord_state::{Collection, State};
+use concord_state::{Collection, State, seen::with_data_of};
 
 /// Steps of an evaluation up to which it runs on the thread of its request: less than a millisecond.
 const INLINE_STEPS_MAX: u64 = 20_000;
@@ -65,6 +68,8 @@ pub struct FlagRequest<'a> {
     pub context: EvaluationContext,
     /// How fresh the flags have to be.
     pub consistency: Consistency,
+    /// Who reads, if the client says it.
+    pub reader: Option<Reader>,
 }
 
 /// A response about flags.
@@ -111,8 +116,8 @@ impl Flags {
         principal: &Principal,
         request: FlagRequest<'_>,
     ) -> Result<FlagResponse, Refusal> {
-        let FlagRequest { definition, flag, context, consistency } = request;
-        let found = self.definition(principal, definition, consistency).await?;
+        let FlagRequest { definition, flag, context, consistency, reader } = request;
+        let found = self.definition(principal, definition, consistency, reader.as_ref()).await?;
         let (compiled, reservation) = self.compiled(principal, &found).await?;
         let redacted = compiled.redacted.clone();
         let time_s = i64::try_from(crate::now().0 / 1_000_000).unwrap_or(i64::MAX);
@@ -156,8 +161,9 @@ impl Flags {
         principal: &Principal,
         definition: &str,
         consistency: Consistency,
+        reader: Option<&Reader>,
     ) -> Result<FlagResponse, Refusal> {
-        let found = self.definition(principal, definition, consistency).await?;
+        let found = self.definition(principal, definition, consistency, reader).await?;
         let reservation = self.reserve(&found)?;
         let shown = self.shown(principal, &found).await?;
         let deadline = self.cx.read_deadline();
@@ -172,6 +178,7 @@ impl Flags {
         principal: &Principal,
         definition: &str,
         consistency: Consistency,
+        reader: Option<&Reader>,
     ) -> Result<FoundFlags, Refusal> {
         name_read(definition);
         principal.authorize(Verb::Read, Some(definition))?;
@@ -179,19 +186,19 @@ impl Flags {
         let Some(collection) = state.definition(definition).cloned() else {
             return Err(Rejection::DefinitionNotFound.into());
         };
-        let bytes = collection.content_bytes();
-        if bytes > FLAGS_BYTES_MAX {
+        let found = FoundFlags::new(state, collection, reader);
+        if found.content_bytes() > FLAGS_BYTES_MAX {
             // How much it is would tell how long secret values are.
             return Err(too_large(&format!(
                 "the flags have more than the {FLAGS_BYTES_MAX} bytes that are evaluated"
             )));
         }
-        Ok(FoundFlags { state, collection })
+        Ok(found)
     }
 
     /// The memory of a copy of the configs, or of a response.
     fn reserve(&self, found: &FoundFlags) -> Result<Reservation, Refusal> {
-        self.cx.memory_budget.reserve(Share::Callers, found.collection.content_bytes())
+        self.cx.memory_budget.reserve(Share::Callers, found.content_bytes())
     }
 
     /// The compiled flags of a definition for a client, and the memory that the request takes.
@@ -204,26 +211,26 @@ impl Flags {
         found: &FoundFlags,
     ) -> Result<(Arc<CompiledFlags>, Reservation), Refusal> {
         let is_whole = super::redaction::may_see_all(principal, &found.collection);
-        let view = if is_whole { View::Whole } else { View::Redacted };
+        let slot = (if is_whole { View::Whole } else { View::Redacted }, found.in_rollouts.clone());
         let (version, at, deadline) =
             (found.collection.version(), found.state.revision(), self.cx.read_deadline());
-        if let Some(known) = self.cache.find(version, view) {
+        if let Some(known) = self.cache.find(version, &slot) {
             return Ok((known, self.reserve(found)?));
         }
         // One compiles, the others wait. They hold no memory: it would keep the one from having enough.
-        let turn = self.cache.turn(version, view);
+        let turn = self.cache.turn(version, &slot);
         let turn = timeout_at(deadline, turn.lock_owned()).await.map_err(|_| late())?;
-        if let Some(known) = self.cache.find(version, view) {
+        if let Some(known) = self.cache.find(version, &slot) {
             return Ok((known, self.reserve(found)?));
         }
         let mut reservation = self.reserve(found)?;
         let shown = self.shown(principal, found).await?;
-        let (cache, content_bytes) = (Arc::clone(&self.cache), found.collection.content_bytes());
+        let (cache, content_bytes) = (Arc::clone(&self.cache), found.content_bytes());
         let work = move || {
             // The turn ends with the work, even if the request is long gone: those who wait find the result.
             let _turn = turn;
             let compiled = Arc::new(CompiledFlags::compile(shown, &mut reservation)?);
-            if cache.insert(version, view, at, &compiled) {
+            if cache.insert(version, &slot, at, &compiled) {
                 reservation.set(content_bytes);
             }
             Ok((compiled, reservation))
@@ -233,8 +240,9 @@ impl Flags {
 
     /// The configs as a client may see them.
     async fn shown(&self, principal: &Principal, found: &FoundFlags) -> Result<ShownConfigs, Refusal> {
-        let FoundFlags { state, collection, .. } = found;
-        let configs: Vec<Arc<Config>> = collection.configs().map(Arc::clone).collect();
+        let FoundFlags { state, collection, candidates, .. } = found;
+        let seen = |proven: &Arc<Config>| Arc::clone(candidates.get(&proven.key).unwrap_or(proven));
+        let configs: Vec<Arc<Config>> = collection.configs().map(seen).collect();
         let key = collection.definition.key.as_str();
         let redaction = self.redactor.redaction(principal, state, key, Revision::MAX).await?;
         if redaction.is_nothing() {
@@ -254,15 +262,40 @@ impl Flags {
     }
 }
 
-/// A definition of flags.
+/// A definition of flags, as a reader sees it.
 struct FoundFlags {
     state: Arc<State>,
     collection: Arc<Collection>,
+    /// The rollouts that it is in.
+    in_rollouts: InRollouts,
+    /// What it sees in place of proven configs, by their keys.
+    candidates: BTreeMap<Key, Arc<Config>>,
 }
 
 impl FoundFlags {
+    fn new(state: Arc<State>, collection: Arc<Collection>, reader: Option<&Reader>) -> Self {
+        let (mut in_rollouts, mut candidates) = (InRollouts::new(), BTreeMap::new());
+        let seen =
+            reader.into_iter().flat_map(|reader| state.seen_rollouts(collection.definition.id, reader));
+        for rollout in seen {
+            in_rollouts.push((rollout.change.clone(), rollout.begun_at));
+            for candidate in rollout.candidates {
+                if let Some(proven) = collection.config(candidate.key.as_str()) {
+                    candidates.insert(candidate.key.clone(), with_data_of(candidate, proven));
+                }
+            }
+        }
+        Self { state, collection, in_rollouts, candidates }
+    }
+
+    /// The bytes of all configs, and of the candidates that are in place of some.
+    fn content_bytes(&self) -> u64 {
+        let candidates = self.candidates.values().map(|config| config.data.len() as u64);
+        self.collection.content_bytes().saturating_add(candidates.sum())
+    }
+
     fn bytes(&self) -> usize {
-        usize::try_from(self.collection.content_bytes()).unwrap_or(usize::MAX)
+        usize::try_from(self.content_bytes()).unwrap_or(usize::MAX)
     }
 
     /// The bytes of a text that takes as long as compiling does: longer than anything else that is done with the text of

@@ -7,7 +7,7 @@ use crate::{
     Service,
     testing::{owner, patient_service, service},
 };
-use concord_model::{index::Indexing, key::Key, limits::Limits, record::Definition, time::Timestamp};
+use concord_model::{index::Indexing, limits::Limits, record::Definition, time::Timestamp};
 use concord_state::builder::StateBuilder;
 
 /// Flags that share one rule, in a definition whose variant `token` is secret.
@@ -46,7 +46,7 @@ fn found(flags: usize) -> FoundFlags {
     }
     let state = Arc::new(builder.finish(1, Timestamp(1)).unwrap());
     let collection = state.definition("flags").cloned().unwrap();
-    FoundFlags { state, collection }
+    FoundFlags::new(state, collection, None)
 }
 
 async fn compiled(service: &Service, principal: &Principal, found: &FoundFlags) -> Arc<CompiledFlags> {

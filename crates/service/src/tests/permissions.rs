@@ -139,12 +139,14 @@ async fn every_read_is_authorized_before_any_lookup() {
             start: WatchStart::Now,
             consistency: LINEARIZABLE,
             reader: None,
+            follows_rollouts: false,
         };
         let flags = |definition| FlagRequest {
             definition,
             flag: None,
             context: concord_flags::Context::empty(),
             consistency: LINEARIZABLE,
+            reader: None,
         };
         let latest = |definition: &str| LatestRequest {
             definitions: vec![definition.into()],
@@ -163,7 +165,7 @@ async fn every_read_is_authorized_before_any_lookup() {
             is_forbidden(service.history.config_at(&principal, LINEARIZABLE, name, 1).await),
             is_forbidden(listed.map_err(|error| error.refusal)),
             is_forbidden(service.flags.evaluate(&principal, flags(d)).await),
-            is_forbidden(service.flags.document(&principal, d, LINEARIZABLE).await),
+            is_forbidden(service.flags.document(&principal, d, LINEARIZABLE, None).await),
             is_forbidden(service.watches.watch(principal.clone(), watch(d)).await),
             is_forbidden(service.watches.watch(principal.clone(), watch("billing.*")).await),
             is_forbidden(service.watches.poll(principal.clone(), watch(d), Duration::ZERO).await),
@@ -201,6 +203,7 @@ async fn a_list_or_watch_of_everything_covers_what_a_key_may_read() {
         start: WatchStart::Now,
         consistency: LINEARIZABLE,
         reader: None,
+        follows_rollouts: false,
     };
     let list = || ListRequest { scope: ListScope::Definitions, params: Vec::new() };
     let page = || Page { page: 1, limit: 1, descending: false, search: String::new() };

@@ -103,6 +103,7 @@ impl World {
             start,
             consistency: CONSISTENCY,
             reader,
+            follows_rollouts: false,
         };
         self.node.service.watches.watch(Principal::root(), request).await
     }
@@ -314,6 +315,7 @@ async fn a_poll_returns_what_its_reader_sees_and_a_filtered_watch_has_no_reader(
         start: WatchStart::After(before),
         consistency: CONSISTENCY,
         reader,
+        follows_rollouts: false,
     };
     let watches = &world.node.service.watches;
     let poll = |reader| watches.poll(Principal::root(), request(&[], reader), Duration::ZERO);
@@ -373,5 +375,56 @@ async fn the_watches_of_a_config_are_counted() {
     assert_eq!(count("l"), WatchCount { identified: 1, unidentified: 1 });
     drop((one, two, all));
     assert_eq!(count("k"), WatchCount::default());
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn flags_are_evaluated_as_their_reader_sees_them_and_fetched_again_at_each_step() {
+    let flag =
+        |value: u8| format!(r#"{{"state":"ENABLED","variants":{{"it":{value}}},"defaultVariant":"it"}}"#);
+    let world = World::start().await;
+    for name in ["k", "l", "m"] {
+        world.write(name, &flag(1));
+    }
+    let (id, new) = (ChangeId::parse(ID).unwrap(), flag(2));
+    let rolling = Rolling { id, definition: "d", configs: &[("k", &new)] };
+    let values = async || {
+        let mut values = Vec::new();
+        for reader in clients() {
+            let request = FlagRequest {
+                definition: "d",
+                flag: Some("k"),
+                context: concord_flags::Context::empty(),
+                consistency: CONSISTENCY,
+                reader,
+            };
+            let made = world.node.service.flags.evaluate(&Principal::root(), request).await.unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&made.body).unwrap();
+            values.push(body["value"].as_u64().unwrap());
+        }
+        values
+    };
+    assert_eq!(values().await, [1, 1, 1]);
+    let request = WatchRequest {
+        of_change_requests: false,
+        definitions: vec!["d".into()],
+        configs: Vec::new(),
+        filters: Vec::new(),
+        has_prev: false,
+        start: WatchStart::Now,
+        consistency: CONSISTENCY,
+        reader: None,
+        follows_rollouts: true,
+    };
+    let mut watch = world.node.service.watches.watch(Principal::root(), request).await.unwrap();
+    world.decide(&rolling.create(&world.state(), world.node.true_time()));
+    let begun = world.decide(&rolling.begin(&world.state(), world.node.true_time()));
+    assert_eq!(values().await, [1, 2, 1]);
+    let advanced = world.decide(&rolling.advance(&world.state(), world.node.true_time()));
+    assert_eq!(values().await, [1, 2, 2]);
+    let aborted = world.decide(&rolling.abort(world.node.true_time()));
+    assert_eq!(values().await, [1, 1, 1]);
+    let steps = follow(&mut watch, aborted, &mut Versions::new()).await;
+    assert_eq!(steps, [begun, advanced, aborted]);
     world.stop().await;
 }

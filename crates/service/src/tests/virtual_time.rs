@@ -91,6 +91,7 @@ async fn watch(node: &Scripted) -> OpenWatch {
         start: WatchStart::Now,
         consistency: Consistency { level: Level::Linearizable, min_revision: None },
         reader: None,
+        follows_rollouts: false,
     };
     node.service.watches.watch(Principal::root(), request).await.unwrap()
 }

@@ -244,6 +244,7 @@ impl Watches {
             // This node has applied the state of the list.
             consistency: Consistency { level: Level::Local { max_staleness: None }, min_revision: None },
             reader: None,
+            follows_rollouts: false,
         };
         let mut watch = self.watch(principal.clone(), wanted).await?;
         watch.list(filter.clone(), window.upto);

@@ -119,6 +119,8 @@ pub struct WatchRequest {
     pub consistency: Consistency,
     /// Who reads, if the client says it. A watch of change requests is the same for all.
     pub reader: Option<Reader>,
+    /// Whether the watch returns each step of a rollout in its scope, whoever sees it. Not with a reader.
+    pub follows_rollouts: bool,
 }
 
 /// What a watch returns.
@@ -156,6 +158,8 @@ pub struct OpenWatch {
     has_prev: bool,
     /// Who sees what it returns.
     reader: Option<Arc<Reader>>,
+    /// Whether it returns the steps of rollouts as they are.
+    follows_rollouts: bool,
     /// What its reader sees is not known from the position on.
     has_lost_view: bool,
     /// Everything up to (and including) this revision has been returned.
@@ -259,7 +263,7 @@ impl Watches {
         if !is_local {
             hub.confirm(requested_at);
         }
-        let registration = hub.register(selection.scope(), reader.is_some());
+        let registration = hub.register(selection.scope(), reader.is_some() || request.follows_rollouts);
         // The first read, which may be the only one, finds every change that was acknowledged before the request.
         hub.catch_up(&feed);
         let position = position_of(request.start, &state)?;
@@ -276,6 +280,7 @@ impl Watches {
             selection,
             has_prev: request.has_prev,
             reader,
+            follows_rollouts: request.follows_rollouts,
             has_lost_view: false,
             position,
             events: VecDeque::new(),
@@ -564,6 +569,10 @@ impl OpenWatch {
             if let Some(selected) = self.selection.select(&event) {
                 return Ok(Some(Notice::Changes(event, selected, RedactedEvent::default())));
             }
+            if self.follows_rollouts && self.selection.scope().contains_any_of(&event) {
+                let none = Selected::Items(Vec::new());
+                return Ok(Some(Notice::Changes(event, none, RedactedEvent::default())));
+            }
         }
         self.position = self.position.max(self.upto);
         if self.has_lost_view { Err(self.lost_view()) } else { Ok(None) }
@@ -597,7 +606,7 @@ impl OpenWatch {
             }
             let scope = self.selection.scope();
             let replay = Replay::new(&self.consensus, scope, self.position, self.has_prev);
-            self.replay = Some(replay.of_reader(self.reader.clone()));
+            self.replay = Some(replay.with_rollouts(self.reader.clone(), self.follows_rollouts));
         }
         let Some(replay) = self.replay.take() else { return Ok(true) };
         let start = replay.start();

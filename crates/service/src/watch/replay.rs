@@ -37,6 +37,8 @@ pub(super) struct Replay {
     has_prev: bool,
     /// The reader for whom the events have the rollouts, if there is one.
     reader: Option<Arc<Reader>>,
+    /// Whether events have rollouts: those that a reader sees, or all.
+    has_rollouts: bool,
     /// The last change that was read for previous values, and the configs that it wrote: a batch may have written many.
     written: Option<(Revision, WrittenConfigs)>,
 }
@@ -61,13 +63,14 @@ impl Replay {
             definitions: BTreeMap::new(),
             has_prev,
             reader: None,
+            has_rollouts: false,
             written: None,
         }
     }
 
-    /// The same for what a reader is to see.
-    pub(super) fn of_reader(self, reader: Option<Arc<Reader>>) -> Self {
-        Self { reader, ..self }
+    /// The same with the rollouts that a reader sees, or with all.
+    pub(super) fn with_rollouts(self, reader: Option<Arc<Reader>>, has_all: bool) -> Self {
+        Self { has_rollouts: reader.is_some() || has_all, reader, ..self }
     }
 
     /// The position after which it began.
@@ -162,9 +165,9 @@ impl Replay {
                     }
                 }
                 StoredEdit::System { before, after } => {
-                    if let Some(reader) = &self.reader {
+                    if self.has_rollouts {
                         let edit = RolloutEdit::of(before.as_ref(), after.as_ref());
-                        rollouts.extend(edit.filter(|edit| edit.sides(reader) != Sides::default()));
+                        rollouts.extend(edit.filter(|edit| self.is_to_be_seen(edit)));
                     }
                     // Of the change requests that it changed, that which made it is named: others would only take memory.
                     let made = after.filter(|record| has_changed_at(record, change.revision));
@@ -188,6 +191,11 @@ impl Replay {
         Ok(Event::with_rollouts(change.revision, change.at, by, records, rollouts))
     }
 
+    /// Whether the edit of a rollout changes what the watch returns.
+    fn is_to_be_seen(&self, edit: &RolloutEdit) -> bool {
+        self.reader.as_ref().is_none_or(|reader| edit.sides(reader) != Sides::default())
+    }
+
     /// Adds to the edit of a rollout those of its configs that the watch is for, as they are proven after a revision. At most
     /// two edits of a rollout need them: a reader comes in once, and goes out once.
     fn add_configs(
@@ -196,8 +204,9 @@ impl Replay {
         items: &[RecordChange],
         at: Revision,
     ) -> Result<(), HistoryError> {
-        let Some(reader) = self.reader.clone() else { return Ok(()) };
-        let Sides { was_in, is_in } = rollout.sides(&reader);
+        // Who sees all of them sees no data.
+        let sides = self.reader.as_ref().map(|reader| rollout.sides(reader));
+        let Sides { was_in, is_in } = sides.unwrap_or_default();
         let is_changed = |definition: &Key, candidate: &Candidate| {
             items.iter().any(|item| match item {
                 RecordChange::Config { definition: of, key, .. } => of == definition && *key == candidate.key,

@@ -46,7 +46,8 @@ impl OpenWatch {
         }
         let Some(reader) = &self.reader else {
             // What has no records would only take memory.
-            piece.events.retain(|event| !event.items.is_empty());
+            let follows = self.follows_rollouts;
+            piece.events.retain(|event| !event.items.is_empty() || follows && event.rollouts.is_some());
             return piece;
         };
         let mut seen = Vec::with_capacity(piece.events.len());
