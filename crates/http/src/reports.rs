@@ -29,9 +29,11 @@ const WORDS: FieldType<String> =
 
 /// The labels of a reader as its header has them, or as an object.
 const LABELS: FieldType<String> = FieldType {
-    read: |value, fields| match value {
-        Value::Object(labels) => joined(labels, fields),
-        value => fields::string(value, fields),
+    read: |value, fields| {
+        if let Value::Object(labels) = value {
+            return Some(joined(labels, fields));
+        }
+        fields::string(value, fields)
     },
     schema: |_| {
         let as_text = text().max_length(Some(READER_LABELS_BYTES_MAX));
@@ -41,7 +43,7 @@ const LABELS: FieldType<String> = FieldType {
 };
 
 /// Labels as the header of a reader has them. A label that it can't have would be another one there.
-fn joined(labels: Map<String, Value>, fields: &mut BodyFields) -> Option<String> {
+fn joined(labels: Map<String, Value>, fields: &mut BodyFields) -> String {
     let mut parts = Vec::with_capacity(labels.len());
     for (name, value) in labels {
         let is_name = !name.is_empty() && !name.contains([',', '=']) && name.trim() == name;
@@ -55,7 +57,7 @@ fn joined(labels: Map<String, Value>, fields: &mut BodyFields) -> Option<String>
             }
         }
     }
-    Some(parts.join(","))
+    parts.join(",")
 }
 
 /// The body of a reader's report. The change request is in the path.

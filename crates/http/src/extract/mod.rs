@@ -473,6 +473,14 @@ fn check_parameters(matched: &Matched, params: &QueryParams, ignored: &Ignored) 
     if violations.is_empty() { Ok(()) } else { Err(QueryError::Violations(violations).into()) }
 }
 
+/// How a patch is to be read; `None` for another body.
+fn patch_format(is_patch: bool, headers: &HeaderMap) -> Result<Option<PatchFormat>, Problem> {
+    if !is_patch {
+        return Ok(None);
+    }
+    body::patch_format(headers).map(Some).ok_or(Problem::UnsupportedPatch)
+}
+
 impl BodyRequest {
     /// Receives the body of a write, and reads its head.
     pub(super) async fn receive(call: AuthenticatedCall, service: &Service) -> Result<Self, Problem> {
@@ -490,14 +498,11 @@ impl BodyRequest {
             // Boxed: few bodies are encoded.
             Some(coding) => Box::pin(coding::decoded(service, coding, body, limit, held)).await?,
         };
+        let is = |of: fn(&Endpoint) -> bool| matched.endpoint.is_some_and(of);
         let takes_body = matched.endpoint.is_none_or(|endpoint| endpoint.takes_body);
-        let is_lenient = matched.endpoint.is_some_and(|endpoint| endpoint.is_lenient);
-        let is_left_out = body.is_empty() && matched.endpoint.is_some_and(|endpoint| endpoint.may_lack_body);
-        let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
-        let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
-        if is_patch && patch_format.is_none() {
-            return Err(Problem::UnsupportedPatch);
-        }
+        let is_lenient = is(|endpoint| endpoint.is_lenient);
+        let is_left_out = body.is_empty() && is(|endpoint| endpoint.may_lack_body);
+        let patch_format = patch_format(is(|endpoint| endpoint.takes_patch), &parts.headers)?;
         if takes_body && !is_left_out || !body.is_empty() && !is_lenient {
             body::check_type(&parts.headers)?;
         }

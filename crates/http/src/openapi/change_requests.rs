@@ -300,6 +300,20 @@ fn time_schemas() -> (ObjectBuilder, ObjectBuilder, ObjectBuilder, ObjectBuilder
     (error(), schedule, scheduled, revert)
 }
 
+/// What a change request waits for besides its approvals.
+fn waits() -> ObjectBuilder {
+    let text_or_null = || RefOr::from(Schema::from(nullable(Type::String)));
+    open(
+        vec![
+            ("for", text().enum_values(Some(["freeze", "schedule", "cluster"])).into()),
+            ("environment", text_or_null()),
+            ("since", text_or_null()),
+            ("until", text_or_null()),
+        ],
+        Vec::new(),
+    )
+}
+
 /// The payloads of its answers.
 pub(super) fn payloads() -> Vec<NamedSchema> {
     let text_or_null = || RefOr::from(Schema::from(nullable(Type::String)));
@@ -308,15 +322,6 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
             vec![("at", time().into()), ("comment", text().into()), ("redacted", boolean().into())];
         open([party_fields(), own, more].concat(), Vec::new())
     };
-    let waits = open(
-        vec![
-            ("for", text().enum_values(Some(["freeze", "schedule", "cluster"])).into()),
-            ("environment", text_or_null()),
-            ("since", text_or_null()),
-            ("until", text_or_null()),
-        ],
-        Vec::new(),
-    );
     let counts = boolean().description(Some("whether the key exists and is attested as it was then"));
     let applied = open(
         vec![
@@ -365,7 +370,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("approvals_counted", integer(0).into()),
         ("approved", boolean().into()),
         ("stale", nullable(Type::String).description(Some("why it must be rebased; null otherwise")).into()),
-        ("waits", null_or(waits)),
+        ("waits", null_or(waits())),
         ("approvals", list_of(vote(vec![("counts", counts.into())]))),
         ("rejections", list_of(vote(Vec::new()))),
         ("reviews", list_of(vote(Vec::new()))),
