@@ -54,6 +54,8 @@ pub(crate) struct Endpoint {
     /// Whether a request has a body. Otherwise a body with members is rejected, or a warning names it: what it asks for,
     /// as a dry run, would not be done.
     pub(crate) takes_body: bool,
+    /// Whether a request without a body is as one with an empty object.
+    pub(crate) may_lack_body: bool,
     /// Whether the body is a patch, in a media type of its own.
     pub(crate) takes_patch: bool,
     /// The query parameters that have one value, except those of [`Self::takes_once`].
@@ -169,6 +171,7 @@ impl Endpoint {
             gauge: None,
             pretty: if is_open { Pretty::Never } else { Pretty::Taken },
             takes_body: !matches!(method, EndpointMethod::Get | EndpointMethod::Delete),
+            may_lack_body: false,
             takes_patch: false,
             parameters: &[],
             has_consistency: false,
@@ -198,6 +201,10 @@ impl Endpoint {
 
     const fn without_body(self) -> Self {
         Self { takes_body: false, ..self }
+    }
+
+    const fn optional_body(self) -> Self {
+        Self { may_lack_body: true, ..self }
     }
 
     const fn takes_patch(self) -> Self {

@@ -423,7 +423,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "pause_rollout",
         keyed_with_body!(rollouts::pause),
     )
-    .without_body(),
+    .optional_body(),
     Endpoint::new(
         Post,
         "/api/v1/change_request/{change_id}/resume",
@@ -431,7 +431,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "resume_rollout",
         keyed_with_body!(rollouts::resume),
     )
-    .without_body(),
+    .optional_body(),
     Endpoint::new(
         Post,
         "/api/v1/change_request/{change_id}/advance",
@@ -439,7 +439,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "advance_rollout",
         keyed_with_body!(rollouts::advance),
     )
-    .without_body(),
+    .optional_body(),
     // By those who may approve, write, or have sent an edition.
     Endpoint::new(
         Post,
@@ -448,7 +448,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "abort_rollout",
         keyed_with_body!(rollouts::abort),
     )
-    .without_body(),
+    .optional_body(),
     Endpoint::new(
         Post,
         "/api/v1/change_request/{change_id}/report",

@@ -492,15 +492,17 @@ impl BodyRequest {
         };
         let takes_body = matched.endpoint.is_none_or(|endpoint| endpoint.takes_body);
         let is_lenient = matched.endpoint.is_some_and(|endpoint| endpoint.is_lenient);
+        let is_left_out = body.is_empty() && matched.endpoint.is_some_and(|endpoint| endpoint.may_lack_body);
         let is_patch = matched.endpoint.is_some_and(|endpoint| endpoint.takes_patch);
         let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
         if is_patch && patch_format.is_none() {
             return Err(Problem::UnsupportedPatch);
         }
-        if takes_body || !body.is_empty() && !is_lenient {
+        if takes_body && !is_left_out || !body.is_empty() && !is_lenient {
             body::check_type(&parts.headers)?;
         }
         let (body, held) = match body {
+            _ if is_left_out => (Bytes::from_static(b"{}"), held),
             body if takes_body || body.is_empty() => (body, held),
             _ if is_lenient => {
                 ignored.add("the", ["body".to_owned()]);

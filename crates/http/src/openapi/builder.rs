@@ -110,7 +110,9 @@ impl OperationEntry {
 
     /// Adds a body of one of several media types, each with its schema and an example.
     pub(super) fn bodies(mut self, about: &str, kinds: Vec<(&str, &str, Value)>) -> Self {
-        let mut body = RequestBodyBuilder::new().description(Some(about)).required(Some(Required::True));
+        let may_lack = ENDPOINTS.iter().any(|row| row.operation == self.id && row.may_lack_body);
+        let required = if may_lack { Required::False } else { Required::True };
+        let mut body = RequestBodyBuilder::new().description(Some(about)).required(Some(required));
         for (kind, schema, example) in kinds {
             let content = ContentBuilder::new().schema(Some(reference(schema)));
             body = body.content(kind, content.example(Some(example)).build());
