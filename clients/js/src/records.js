@@ -36,15 +36,16 @@ export function parsed(parse, data, definition, key) {
  * @param {any} found
  * @param {string} definition
  * @param {Source} source
- * @param {{ parse?: Parse<T>, revision?: number | null, redacted?: string[], warnings?: string[] }} [more]
+ * @param {{ parse?: Parse<T>, revision?: number | null, variant?: string | null, redacted?: string[], warnings?: string[] }} [more]
  * @returns {Config<T>}
  */
-export function config(found, definition, source, { parse, revision, redacted, warnings = [] } = {}) {
+export function config(found, definition, source, { parse, revision, variant = found.variant ?? null, redacted, warnings = [] } = {}) {
   return {
     definition: found.config_definition_key ?? definition,
     key: found.config_key,
     data: parsed(parse, found.data, definition, found.config_key),
-    revision: found.revision ?? revision ?? null,
+    revision: variant === null ? found.revision ?? revision ?? null : 0,
+    variant,
     createdAt: found.created_at,
     modifiedAt: found.modified_at,
     redacted: redacted ?? placesOf(found),
@@ -153,7 +154,9 @@ export function change(found) {
     createdAt: found.created_at ?? null,
     modifiedAt: found.modified_at ?? null,
     redacted: placesOf(found),
+    variant: found.variant ?? null,
   };
+  if (found.config_revision !== undefined) made.revision = found.config_revision;
   if ("prev" in found) made.previous = found.prev;
   if (found.indexes) [made.indexes, made.schema] = [found.indexes, found.json_schema ?? null];
   if (found.count !== undefined) made.count = found.count;
