@@ -308,7 +308,7 @@ export class Cache {
       }
       const before = configs?.get(one.key);
       if (one.data !== null && (one.type === "config_created" || one.type === "config_updated")) {
-        const held = heldOf(one, one.revision ?? revision);
+        const held = heldOf({ ...one, data: one.data }, one.revision ?? revision);
         put(this.configs, one.definition, one.key, held);
         this.tell(one.definition, one.key, held, before);
       } else if (before) {

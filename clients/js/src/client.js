@@ -72,9 +72,9 @@ export class Concord {
       const [status, definition, key] = [found.status, found.config_definition_key, found.config_key];
       records.checkIs(answer, { definition, key }, { definition: configs[place]?.definition, key: configs[place]?.key });
       if (status === "found") {
-        return { status, definition, key, config: records.config(found.config, definition, records.liveSource(answer), { revision: found.revision, variant: found.variant ?? null }) };
+        return { status, definition, key, config: records.config(found.config, definition, records.liveSource(answer), { revision: found.revision, variant: records.variantIn(found) }) };
       }
-      if (status === "not_modified") return { status, definition, key, revision: found.variant ? 0 : found.revision };
+      if (status === "not_modified") return { status, definition, key, revision: records.variantIn(found) === null ? found.revision : 0 };
       return { status, definition, key, violations: violationsOf(found) ?? [] };
     });
     return { revision: answer.data.revision, results };

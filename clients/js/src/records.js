@@ -39,7 +39,7 @@ export function parsed(parse, data, definition, key) {
  * @param {{ parse?: Parse<T>, revision?: number | null, variant?: string | null, redacted?: string[], warnings?: string[] }} [more]
  * @returns {Config<T>}
  */
-export function config(found, definition, source, { parse, revision, variant = found.variant ?? null, redacted, warnings = [] } = {}) {
+export function config(found, definition, source, { parse, revision, variant = variantIn(found), redacted, warnings = [] } = {}) {
   return {
     definition: found.config_definition_key ?? definition,
     key: found.config_key,
@@ -59,6 +59,9 @@ export function redactedOf(answer) {
   const text = answer.headers.get("x-concord-redacted");
   return text === null ? [] : text.split(",").map(placeOf);
 }
+
+/** The id of the change request whose candidate a record is. @param {any} found @returns {string | null} */
+export function variantIn(found) { return found.variant?.change_id ?? null; }
 
 /** The places of secret values that a record names. @param {any} found @returns {string[]} */
 export function placesOf(found) { return Array.isArray(found.redacted) ? found.redacted.map(placeOf) : []; }
@@ -154,9 +157,9 @@ export function change(found) {
     createdAt: found.created_at ?? null,
     modifiedAt: found.modified_at ?? null,
     redacted: placesOf(found),
-    variant: found.variant ?? null,
+    variant: variantIn(found),
   };
-  if (found.config_revision !== undefined) made.revision = found.config_revision;
+  if (found.revision !== undefined) made.revision = found.revision;
   if ("prev" in found) made.previous = found.prev;
   if (found.indexes) [made.indexes, made.schema] = [found.indexes, found.json_schema ?? null];
   if (found.count !== undefined) made.count = found.count;

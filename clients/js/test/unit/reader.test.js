@@ -69,7 +69,7 @@ function following({ mayReport = true, data = { n: 1 } } = {}) {
           const made = { type: "config_updated", config_definition_key: "limits", config_key: "acme", ...TIMES, ...change };
           write(event("change", { revision, at: "t", by: "root", reason: null, changes: [made] }, revision));
         };
-        const config = { config_definition_key: "limits", config_key: "acme", data, variant: "change-1", ...TIMES };
+        const config = { config_definition_key: "limits", config_key: "acme", data, revision: 3, variant: { change_id: "change-1" }, ...TIMES };
         write(event("state", { revision: 5, definitions: [], configs: [config], complete: true }, 5));
         signal.addEventListener("abort", () => controller.error(new TypeError("terminated")));
       },
@@ -96,13 +96,13 @@ test("a candidate is reported healthy until the validator refuses it, and stays 
   await until(() => node.reports.length > 1, "reports");
   const labels = { ring: "canary" };
   assert.deepEqual(node.reports[1], { path: "/api/v1/change_request/change-1/report", reader: "h", labels, state: "healthy" });
-  node.send(6, { data: { n: 2 }, variant: "change-1" });
+  node.send(6, { data: { n: 2 }, revision: 3, variant: { change_id: "change-1" } });
   await until(() => node.reports.at(-1).state === "failed", "the failure");
   assert.match(node.reports.at(-1).detail, /limits\/acme.*2 is too many/);
   assert.deepEqual([view.get("acme"), view.entry("acme").variant], [{ n: 1 }, "change-1"]);
   await until(() => storage.text?.includes('"variant":"change-1"'), "the stored variant");
   // The rollout is taken back: the config has an earlier revision than what came before.
-  node.send(7, { data: { n: 0 }, config_revision: 3 });
+  node.send(7, { data: { n: 0 }, revision: 3 });
   await until(() => view.get("acme").n === 0, "what is proven");
   assert.deepEqual([cache.entry("limits", "acme").revision, cache.entry("limits", "acme").variant], [3, null]);
   const count = node.reports.length;

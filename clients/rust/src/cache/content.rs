@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::Request;
@@ -32,7 +32,7 @@ pub struct Config {
     pub revision: u64,
     /// The id of the change request whose candidate it is: what this reader sees before the rollout has ended. `None` for
     /// what is proven.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "variant", skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
     /// When it was created, as RFC 3339 has it.
     #[serde(default)]
@@ -43,6 +43,19 @@ pub struct Config {
     /// The places of secret values that the key may not see; they are null in `data`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted: Vec<String>,
+}
+
+/// The change request of a candidate: as nodes name it, or as the file has it.
+fn variant<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Named {
+        Sent { change_id: String },
+        Stored(String),
+    }
+    Ok(Option::<Named>::deserialize(from)?.map(|named| match named {
+        Named::Sent { change_id } | Named::Stored(change_id) => change_id,
+    }))
 }
 
 /// A selection of a cache: all configs of a definition, or one.
@@ -217,8 +230,8 @@ pub(crate) fn is_selected(selections: &[Selection], definition: &str, key: &str)
 fn changed(change: &Value, revision: u64) -> Config {
     let text = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
     let redacted = change["redacted"].as_array().into_iter().flatten();
-    let variant = change["variant"].as_str().map(str::to_owned);
-    let own_revision = change["config_revision"].as_u64().unwrap_or(revision);
+    let variant = change["variant"]["change_id"].as_str().map(str::to_owned);
+    let own_revision = change["revision"].as_u64().unwrap_or(revision);
     Config {
         definition: text("config_definition_key"),
         key: text("config_key"),
@@ -288,14 +301,15 @@ mod tests {
         let mut content = Content::default();
         content.add_state(&json!({"configs": [{"config_definition_key": "a", "config_key": "k", "data": 1, "revision": 3}]}), &selections).unwrap();
         let mut begun = put("a", "k", &json!(2));
-        begun["variant"] = "change-1".into();
+        begun["variant"] = json!({"change_id": "change-1"});
+        begun["revision"] = 3.into();
         content.apply(&event(5, &json!([begun])), &selections).unwrap();
         let found = content.get("a", "k").unwrap();
         assert_eq!((found.revision, found.variant.as_deref(), &found.data), (0, Some("change-1"), &json!(2)));
         assert_eq!(content.candidates().map(|(change, _)| change).collect::<Vec<_>>(), ["change-1"]);
 
         let mut back = put("a", "k", &json!(1));
-        back["config_revision"] = 3.into();
+        back["revision"] = 3.into();
         content.apply(&event(7, &json!([back])), &selections).unwrap();
         let found = content.get("a", "k").unwrap();
         assert_eq!((found.revision, &found.variant, &found.data), (3, &None, &json!(1)));

@@ -395,8 +395,8 @@ async fn a_type_keeps_the_last_value_that_it_admits() {
 /// A state with a candidate.
 fn with_candidate(revision: u64, data: &Value) -> Value {
     let mut state = state(revision, 0);
-    state["configs"] = json!([{"config_definition_key": "a", "config_key": "k", "data": data, "variant": "change-1",
-                               "created_at": "c", "modified_at": "m"}]);
+    state["configs"] = json!([{"config_definition_key": "a", "config_key": "k", "data": data, "revision": 2,
+                               "variant": {"change_id": "change-1"}, "created_at": "c", "modified_at": "m"}]);
     state
 }
 
@@ -420,7 +420,7 @@ async fn a_candidate_is_reported_healthy_until_the_type_rejects_it() {
     assert_eq!(report["reader"].as_str(), cache.0.shared.client.reader());
 
     let candidate = json!({"type": "config_updated", "config_definition_key": "a", "config_key": "k",
-                           "data": {"n": "s3cret"}, "variant": "change-1", "created_at": "c", "modified_at": "m"});
+                           "data": {"n": "s3cret"}, "revision": 2, "variant": {"change_id": "change-1"}, "created_at": "c", "modified_at": "m"});
     node.send("change", 6, &json!({"revision": 6, "changes": [candidate]}));
     let has_failed =
         |_: &Cache| node.script().reports.last().is_some_and(|(_, report)| report["state"] == "failed");
@@ -432,7 +432,7 @@ async fn a_candidate_is_reported_healthy_until_the_type_rejects_it() {
 
     // The rollout is taken back: the config has an earlier revision than what was read before.
     let back = json!({"type": "config_updated", "config_definition_key": "a", "config_key": "k", "data": {"n": 3},
-                      "config_revision": 2, "created_at": "c", "modified_at": "m"});
+                      "revision": 2, "created_at": "c", "modified_at": "m"});
     node.send("change", 7, &json!({"revision": 7, "changes": [back]}));
     cache.reached(7, WAIT).await.unwrap();
     let read = typed.get().unwrap().unwrap();
