@@ -168,6 +168,8 @@ fn state(revision: u64, n: u64) -> Value {
 fn event(revision: u64, n: u64) -> Value {
     let mut change = config("k", n);
     change["type"] = "config_updated".into();
+    // A change names a revision only where it is another one than that of its event.
+    change.as_object_mut().unwrap().remove("revision");
     json!({"revision": revision, "changes": [change]})
 }
 
