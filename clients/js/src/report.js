@@ -6,7 +6,7 @@
 //
 // Invariants: one report at a time is under way. Nothing is reported of what a node has not sent since the start. A key that
 // may not report is told so once for each change request.
-import { ForbiddenError } from "./errors.js";
+import { ForbiddenError, NotFoundError } from "./errors.js";
 import { stringify } from "./json.js";
 
 /** @import { Cache } from "./cache.js" */
@@ -112,8 +112,8 @@ export class Reporter {
       const options = { signal: stop.signal, timeoutMs: TIMEOUT_MS };
       await transport.send({ method: "POST", path: `/change_request/${encodeURIComponent(change)}/report`, body, isRead: true, options });
     } catch (error) {
-      if (stop.signal.aborted || !(error instanceof ForbiddenError)) return;
-      // Any other refusal may be none at the next turn.
+      // Who may not even know of a change request is told that there is none. Any other refusal may be none at the next turn.
+      if (stop.signal.aborted || !(error instanceof ForbiddenError || error instanceof NotFoundError)) return;
       this.forbidden.add(change);
       this.cache.problem(error);
     }

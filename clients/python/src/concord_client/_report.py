@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, Optional, Set
 
-from ._errors import ConcordError, Forbidden
+from ._errors import ConcordError, Forbidden, NotFound
 from ._flow import Context, Flow, ReadsAs, Request, call
 from ._json import dumps
 from ._requests import ROOT, segment
@@ -83,7 +83,8 @@ class Reports:
             # A copy of a report is the same report: it is sent again as a read is.
             request = Request("POST", path, (("content-type", b"application/json"),), dumps(said))
             yield from call(context, request, _TIMEOUT_S, _TIMEOUT_S)
-        except Forbidden as error:
+        except (Forbidden, NotFound) as error:
+            # Who may not even know of a change request is told that there is none.
             self._forbidden.add(change)
             del self._turns[change]
             log.warning("nothing is reported of the change request %s: %s", change, error)

@@ -207,13 +207,14 @@ async fn send(shared: &Shared, reader: &Reader, change: &str, verdict: &Verdict)
     let path = format!("/api/v1/change_request/{}/report", segment(change));
     let request = Request::new(Method::POST, path).json(&body).retry(Retry::OtherNode).timeout(TIMEOUT);
     match shared.client.send(request).await {
-        Err(Error::Refused(refusal)) if refusal.status == StatusCode::FORBIDDEN => {
-            shared.client.warn_of(&format!(
-                "nothing is reported of change request {change}: the access key lacks `report`; its rollout does not know that this reader runs well, or not"
-            ));
+        // Who may not even know of a change request is told that there is none.
+        Err(Error::Refused(refusal))
+            if matches!(refusal.status, StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) =>
+        {
+            shared.client.warn_of(&format!("nothing is reported of change request {change}: {refusal}"));
             false
         }
-        // What is wrong may be right at the next turn; a change request that has ended is followed no longer soon.
+        // What is wrong may be right at the next turn.
         Ok(_) | Err(_) => true,
     }
 }

@@ -227,9 +227,24 @@ impl Client {
     /// # Errors
     /// When the name is invalid.
     pub fn in_environment(&self, name: Option<&str>) -> Result<Self, Error> {
-        let Inner { http, urls, key, timeout, trace, warn, reason, request_id, reader, authorities, .. } =
-            &*self.0;
-        Ok(Self(Arc::new(Inner {
+        Ok(self.with(named(name)?, self.0.reader.clone()))
+    }
+
+    /// The same client as another reader, or as none; see [`Options::reader`]. They share connections.
+    ///
+    /// # Errors
+    /// When the name or a label is invalid.
+    pub fn with_reader(
+        &self,
+        reader: Option<&str>,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Self, Error> {
+        Ok(self.with(self.0.environment.clone(), Reader::new(reader, labels)?))
+    }
+
+    fn with(&self, environment: Option<Environment>, reader: Option<Reader>) -> Self {
+        let Inner { http, urls, key, timeout, trace, warn, reason, request_id, authorities, .. } = &*self.0;
+        Self(Arc::new(Inner {
             http: http.clone(),
             urls: urls.clone(),
             key: key.clone(),
@@ -238,11 +253,11 @@ impl Client {
             warn: *warn,
             reason: reason.clone(),
             request_id: request_id.clone(),
-            environment: named(name)?,
-            reader: reader.clone(),
+            environment,
+            reader,
             authorities: authorities.clone(),
             preferred: AtomicUsize::new(self.0.preferred.load(Ordering::Relaxed)),
-        })))
+        }))
     }
 
     /// The time limit of a request with all its retries.
