@@ -139,7 +139,8 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
         }
         let data = send(&client, &args.id, "report", Some(&body)).await?;
         let counted = if data["counted"] == false { "; it does not count now" } else { "" };
-        let text = format!("reader {} is {state}{counted}", json_of(&reader.into()));
+        let is = if args.state == ReaderState::Healthy { "is healthy" } else { "has failed" };
+        let text = format!("reader {} {is}{counted}", json_of(&reader.into()));
         print_done(&args.node.format.or_table(), &data, "counted", text)
     })
 }
