@@ -26,7 +26,7 @@ use super::{
 
 /// How long Prometheus may take for its answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The most bytes of its answer: a query for a gate has few values.
+/// The most bytes of its response: a query for a gate has few values.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// The most bytes of what is said.
 const EVIDENCE_BYTES_MAX: usize = 1024;
@@ -218,15 +218,15 @@ impl Prometheus {
         let status = response.status();
         let mut body = Vec::new();
         loop {
-            let chunk = timeout(TIMEOUT, response.chunk()).await.map_err(|_| "its answer stopped")?;
+            let chunk = timeout(TIMEOUT, response.chunk()).await.map_err(|_| "its response stopped")?;
             let Some(chunk) = chunk.map_err(|error| causes(error.without_url()))? else { break };
             body.extend_from_slice(&chunk);
             if body.len() > ANSWER_BYTES_MAX {
-                return Err(format!("its answer is longer than {ANSWER_BYTES_MAX} bytes"));
+                return Err(format!("its response is longer than {ANSWER_BYTES_MAX} bytes"));
             }
         }
         let Ok(answer) = serde_json::from_slice::<Value>(&body) else {
-            return Err(format!("{status}, which is no answer of Prometheus"));
+            return Err(format!("{status}, which is not from Prometheus"));
         };
         if !status.is_success() || answer["status"] != "success" {
             return Err(format!("{status}: {}", json_of(&answer["error"])));
