@@ -22,6 +22,7 @@ use super::{
     definition::one_value,
     interrupt::{self, Doing},
     output::{Columns, Format, cell, confirm, counted, note, print_columns, print_done, print_value, say},
+    rollout_steer::{self, ReportArgs, SteerArgs, WatchArgs},
     schedule::{self, TimeArgs},
 };
 
@@ -155,7 +156,7 @@ impl TimedWay<'_> {
 
 /// Creates a change request, and says what is next.
 async fn create(client: &Client, mut body: Value, when: &TimeArgs, format: &Format) -> Result<(), Failure> {
-    when.add_to(&mut body);
+    when.add_to(&mut body)?;
     interrupt::now(Doing::Writing);
     let data = client.send(Request::new(Method::POST, CHANGES).json(&body)).await?.data()?;
     let id = cell(&data[NAME]);
@@ -198,6 +199,18 @@ pub(super) enum ChangeCommand {
     Rebase(ShowArgs),
     /// Review a bypass: a write that passed the rules
     Review(VoteArgs),
+    /// Follow a change request until it ends: the stages of its rollout, and what readers say; exits 0 if it was applied
+    Watch(WatchArgs),
+    /// Let a rollout wait at its present stage
+    Pause(SteerArgs),
+    /// Let a rollout that waits go on; its stage begins its time again
+    Resume(SteerArgs),
+    /// End the present stage of a rollout, whatever it waits for
+    Advance(SteerArgs),
+    /// Take a rollout back: all readers get the data that they had before
+    Abort(SteerArgs),
+    /// Report that a reader runs well with a candidate, or not
+    Report(ReportArgs),
 }
 
 /// The phases of change requests.
@@ -207,6 +220,8 @@ enum PhaseArg {
     Open,
     /// It is armed: the cluster applies it at its time
     Scheduled,
+    /// It is released in stages
+    Rolling,
     /// It waits for a new edition since a restore or a recovery
     Held,
     /// It was applied
@@ -383,6 +398,12 @@ pub(super) fn run(command: ChangeCommand) -> Result<(), Failure> {
         ChangeCommand::Reject(args) => vote(&args, "reject", "rejected"),
         ChangeCommand::Review(args) => vote(&args, "review", "reviewed"),
         ChangeCommand::Keep(args) => vote(&args, "keep", "kept"),
+        ChangeCommand::Watch(args) => rollout_steer::watch(&args),
+        ChangeCommand::Pause(args) => rollout_steer::steer(&args, "pause", "paused"),
+        ChangeCommand::Resume(args) => rollout_steer::steer(&args, "resume", "resumed"),
+        ChangeCommand::Advance(args) => rollout_steer::steer(&args, "advance", "advanced"),
+        ChangeCommand::Abort(args) => rollout_steer::steer(&args, "abort", "aborted"),
+        ChangeCommand::Report(args) => rollout_steer::report(&args),
         ChangeCommand::Apply(args) => apply(&args),
         ChangeCommand::Revert(args) => revert(&args),
         ChangeCommand::Withdraw(args) => with_cluster(&args.node, &args.tries, async |client| {
@@ -424,7 +445,13 @@ async fn say_who(client: &Client, id: &str) {
     }
 }
 
-async fn send(client: &Client, id: &str, action: &str, body: Option<&Value>) -> Result<Value, Failure> {
+/// Does something to a change request, and returns it.
+pub(super) async fn send(
+    client: &Client,
+    id: &str,
+    action: &str,
+    body: Option<&Value>,
+) -> Result<Value, Failure> {
     let request = Request::new(Method::POST, format!("{}/{action}", path(id)));
     interrupt::now(Doing::Writing);
     Ok(client.send(body.into_iter().fold(request, Request::json)).await?.data()?)
@@ -437,6 +464,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
             let name = match phase {
                 PhaseArg::Open => "open",
                 PhaseArg::Scheduled => "scheduled",
+                PhaseArg::Rolling => "rolling",
                 PhaseArg::Held => "held",
                 PhaseArg::Applied => "applied",
                 PhaseArg::Closed => "closed",
@@ -525,7 +553,9 @@ fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         }
         let data = sent?;
         let revision = &data["applied"]["revision"];
-        let text = if revision.is_null() {
+        let text = if data["phase"] == "rolling" {
+            format!("rollout of change request {0} begun; follow it: concord change watch {0}", args.id)
+        } else if revision.is_null() {
             let at = cell(&data["schedule"]["not_before"]);
             format!("change request {} armed: the cluster applies it from {at} on", args.id)
         } else {

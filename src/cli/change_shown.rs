@@ -16,7 +16,7 @@ use super::{
     current::texts,
     follow::differences,
     output::{cell, counted, escaped, line, printable},
-    schedule,
+    rollout, schedule,
 };
 
 /// How far a change request is, in a few words.
@@ -114,6 +114,7 @@ fn head(change: &Value) -> Vec<String> {
         unattested(change)
     ));
     lines.extend(schedule::lines(change));
+    lines.extend(rollout::lines(change));
     lines.push(format!("approvals: {}", approvals(change)));
     for (opinion, verb) in [("approvals", "approved"), ("rejections", "rejected"), ("reviews", "reviewed")] {
         lines.extend(change[opinion].as_array().into_iter().flatten().map(|vote| vote_line(verb, vote)));

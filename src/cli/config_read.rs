@@ -15,6 +15,7 @@ use super::{
     manifest::config_json,
     output::{Columns, Format, Table, cell, line, text},
     redacted::Redactions,
+    rollout_steer::ReaderArgs,
     yaml_writer,
 };
 
@@ -54,6 +55,8 @@ pub(super) struct ConfigGetArgs {
     /// The same as `--consistency local`
     #[arg(long, conflicts_with = "consistency")]
     local: bool,
+    #[command(flatten)]
+    reader: ReaderArgs,
     /// Print YAML documents that `apply -f` reads; secret values that the key may not read stay as they are when they
     /// are applied
     #[arg(long, conflicts_with_all = ["revision", "output"])]
@@ -83,7 +86,9 @@ pub(super) fn pair(filter: &str) -> Result<(&str, &str), Failure> {
 /// Runs `config get`.
 pub(super) fn get(args: &ConfigGetArgs) -> Result<(), Failure> {
     let format = args.node.format.or_table();
+    args.check_reader()?;
     with_cluster(&args.node, &args.tries, async |client| {
+        let client = args.reader.on(client)?;
         if args.for_apply {
             return for_apply(&client, args).await;
         }
@@ -111,6 +116,16 @@ impl ConfigGetArgs {
     fn read(&self, path: String) -> Request {
         let request = self.freshness.on(Request::get(path));
         if self.local { FreshnessArgs::local().on(request) } else { request }
+    }
+
+    /// Only one config, as it is now, is shown as a reader sees it.
+    fn check_reader(&self) -> Result<(), Failure> {
+        let is_one = self.key.is_some() && self.revision.is_none() && !self.for_apply;
+        if self.reader.is_given() && !is_one {
+            let text = "--reader and --label show one config as it is now: name it, and drop --revision and --for-apply";
+            return Err(Failure::Usage(text.into()));
+        }
+        Ok(())
     }
 
     async fn indexes(&self, client: &Client) -> Result<ListColumns, Failure> {
@@ -194,7 +209,13 @@ async fn one(
     let redactions = Redactions::of(&mut data, &answer);
     let table = Table::new("config_key", &["KEY", "REVISION", "MODIFIED"], &["CREATED", "DATA"]);
     let mut table = table.with_columns(1, fields);
-    let revision = args.revision.or(answer.revision()).map(|revision| revision.to_string());
+    let revision = match answer.variant() {
+        Some(change) => {
+            data["variant"] = json!({ "change_id": change });
+            Some(format!("candidate of {change}"))
+        }
+        None => args.revision.or(answer.revision()).map(|revision| revision.to_string()),
+    };
     table.row(&row(&redactions.shown(data.clone()), fields, revision));
     redactions.print(format, &data, &table)
 }

@@ -3,7 +3,7 @@
 //!
 //! **Invariants:** the access key of a context is sent only to the nodes of that context. The key is written nowhere.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use clap::Args;
 use concord_client::{Client, Options, Request, Retry, Tls, shown_url};
@@ -237,6 +237,9 @@ impl NodeArgs {
             reason: tries.reason.clone(),
             request_id: self.request_id.clone(),
             environment: self.environment().map(str::to_owned),
+            // Commands show and change what is proven, unless they are told to read as a reader.
+            reader: None,
+            labels: BTreeMap::new(),
         }
     }
 

@@ -30,6 +30,7 @@
 //! | `env`, `freeze`, `unfreeze`: environments of the cluster | `env` |
 //! | `env diff`; `promote`; two environments at one revision | `env_diff`, `promote`, `two_environments` |
 //! | `change`: change requests; `--propose` and `--bypass` of writes | `change` |
+//! | rollouts of change requests; `gate` | `rollout`, `rollout_steer`, `gate` |
 //! | `notify`: posts what happens to change requests to a webhook | `notify` |
 //! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks; unknown variables of the environment | `settings`, `environment` |
@@ -66,6 +67,7 @@ mod failure;
 mod flag;
 mod flag_eval;
 mod follow;
+mod gate;
 mod history_diff;
 mod interrupt;
 mod jsonpath;
@@ -86,6 +88,8 @@ mod recover;
 mod redacted;
 mod reference;
 mod reindex;
+mod rollout;
+mod rollout_steer;
 mod schedule;
 mod top;
 mod transaction;
@@ -176,9 +180,11 @@ enum CliCommand {
     Env(env::EnvCommand),
     /// Make the configs of an environment as those of another one are, in one batch or change request
     Promote(promote::PromoteArgs),
-    /// List, show, approve, reject, apply and withdraw change requests; review bypasses
+    /// List, show, approve, apply, release and withdraw change requests; review bypasses
     #[command(subcommand)]
     Change(change::ChangeCommand),
+    /// Say whether all is well, for the rollouts that wait for this gate
+    Gate(Box<gate::GateArgs>),
     /// Post what happens to change requests to a webhook, such as that of a chat
     Notify(Box<notify::NotifyArgs>),
     /// Refuse all changes of an environment's definitions and configs for a while
@@ -410,6 +416,7 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Env(command) => env::run(command),
         CliCommand::Promote(args) => promote::run(&args),
         CliCommand::Change(command) => change::run(command),
+        CliCommand::Gate(args) => gate::run(&args),
         CliCommand::Notify(args) => notify::run(&args),
         CliCommand::Freeze(args) => env::freeze(&args),
         CliCommand::Unfreeze(args) => env::unfreeze(&args),

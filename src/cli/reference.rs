@@ -26,7 +26,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "import",
         ],
     ),
-    ("Environments", &["env", "change", "notify", "promote", "freeze", "unfreeze"]),
+    ("Environments", &["env", "change", "gate", "notify", "promote", "freeze", "unfreeze"]),
     ("Cluster", &["serve", "cluster", "top", "probe", "backup", "verify", "restore", "recover", "plan"]),
     ("Security", &["key", "whoami", "recover-root", "cert", "keygen", "audit"]),
     ("Tools", &["demo", "context", "agent", "bench", "openapi", "completions", "man", "version"]),

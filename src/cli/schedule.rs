@@ -1,6 +1,6 @@
-//! When a change request is applied, and when it is taken back: options, and how they are shown.
+//! When and how a change request is applied, and when it is taken back: options, and how they are shown.
 //!
-//! **Invariant:** an option of time never makes a direct write: it always makes a change request.
+//! **Invariant:** such an option never makes a direct write: it always makes a change request.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use super::{
     connection::Failure,
     env::parse_duration,
     output::cell,
+    rollout::{self, RolloutArg},
 };
 
 /// A minute: the clock of this machine may be ahead of that of the user's other one.
@@ -27,7 +28,7 @@ enum ApplyArg {
     WhenApproved,
 }
 
-/// When a change request is applied and taken back. Each option makes the command a change request.
+/// When and how a change request is applied and taken back. Each option makes the command a change request.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct TimeArgs {
     /// Who applies the change request [default: `when-approved` with --at or --for, otherwise `manual`]
@@ -42,6 +43,10 @@ pub(super) struct TimeArgs {
     /// Take it back after this time, as in `90m`, `2h` or `7d`; configs only
     #[arg(long = "for", visible_alias = "revert-after", value_parser = parse_duration, value_name = "DURATION")]
     duration: Option<Duration>,
+    /// Release it in stages: `linear` (a fifth more of the readers each 6 minutes), `canary` (a tenth for 20 minutes), or a
+    /// file with a plan, JSON or YAML; updates of configs only
+    #[arg(long, value_name = "PLAN|FILE")]
+    rollout: Option<RolloutArg>,
 }
 
 /// A time, or one that is so far from now.
@@ -67,21 +72,25 @@ fn parse_begin(text: &str) -> Result<Timestamp, String> {
 impl TimeArgs {
     /// Whether one of them is given.
     pub(super) fn is_given(&self) -> bool {
-        self.apply.is_some() || self.at.is_some() || self.duration.is_some()
+        self.apply.is_some() || self.at.is_some() || self.duration.is_some() || self.rollout.is_some()
     }
 
     /// Rejects what a command can't do directly.
     pub(super) fn expect_none(&self, with: &str) -> Result<(), Failure> {
         if self.is_given() {
-            let text =
-                format!("--apply, --at and --for make a change request: they can't be combined with {with}");
+            let text = format!(
+                "--apply, --at, --for and --rollout make a change request: they can't be combined with {with}"
+            );
             return Err(Failure::Usage(text));
         }
         Ok(())
     }
 
     /// Adds the members of the body that creates a change request.
-    pub(super) fn add_to(&self, body: &mut Value) {
+    ///
+    /// # Errors
+    /// When the file of a plan can't be read.
+    pub(super) fn add_to(&self, body: &mut Value) -> Result<(), Failure> {
         if self.applies_itself() {
             body["apply"] = "when_approved".into();
         }
@@ -94,6 +103,10 @@ impl TimeArgs {
         if let Some(duration) = self.duration {
             body["revert_after_s"] = duration.as_secs().into();
         }
+        if let Some(rollout) = &self.rollout {
+            body["rollout"] = rollout.plan()?;
+        }
+        Ok(())
     }
 
     fn applies_itself(&self) -> bool {
@@ -120,7 +133,7 @@ impl TimeArgs {
 }
 
 /// A number of seconds in the largest unit that fits.
-fn period(seconds: u64) -> String {
+pub(super) fn period(seconds: u64) -> String {
     let unit =
         [(86_400, 'd'), (3600, 'h'), (60, 'm')].into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
@@ -157,6 +170,7 @@ pub(super) fn phase_cell(change: &Value) -> String {
         ("applied", Some("failed")) => "applied, revert failed".into(),
         ("applied", Some("done")) => "applied, taken back".into(),
         ("applied", Some("kept")) => "applied, kept".into(),
+        ("rolling", _) => rollout::phase_cell(change),
         ("closed", _) => format!("closed, {}", cell(&change["closed"]["reason"])),
         ("open" | "scheduled", _) => {
             let stale = if change["stale"].is_null() { "" } else { ", stale" };
@@ -252,14 +266,14 @@ mod tests {
 
     fn args(at: Option<u64>, duration: Option<u64>, apply: Option<ApplyArg>) -> TimeArgs {
         let (at, duration) = (at.map(Timestamp), duration.map(Duration::from_secs));
-        TimeArgs { apply, at, until: None, duration }
+        TimeArgs { apply, at, until: None, duration, rollout: None }
     }
 
     #[test]
     fn a_time_makes_the_cluster_apply_it_unless_somebody_is_to() {
         let body = |args: TimeArgs| {
             let mut body = json!({});
-            args.add_to(&mut body);
+            args.add_to(&mut body).unwrap();
             body
         };
         assert_eq!(body(TimeArgs::default()), json!({}));

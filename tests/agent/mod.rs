@@ -5,12 +5,14 @@
 //! | `files` | are files as the configs say, and do commands run when they changed, and only then? |
 //! | `absence` | does the agent go on without the cluster, begin without it, and end cleanly? |
 //! | `rights` | does a permission that the agent's key lacks, or loses, change no file? |
+//! | `rollouts` | has it the candidate of a rollout, does it say how its command runs with it, and is it taken out again? |
 //! | `secret_edits` | after random edits, are the files as the model says, and is no secret where it may not be? |
 
 mod absence;
 mod environment;
 mod files;
 mod rights;
+mod rollouts;
 mod secret_edits;
 
 use std::{
@@ -30,6 +32,7 @@ struct Agent {
     urls: String,
     key: String,
     environment: Option<&'static str>,
+    labels: Option<&'static str>,
     child: Option<Child>,
 }
 
@@ -42,7 +45,7 @@ impl Agent {
             cluster.nodes.iter().map(|node| format!("http://{}", node.api_addr())).collect();
         let key = cluster.client(1).key;
         let (port, urls) = (ports::free("127.0.0.1"), urls.join(","));
-        let agent = Self { root, port, urls, key, environment: None, child: None };
+        let agent = Self { root, port, urls, key, environment: None, labels: None, child: None };
         agent.configure(settings);
         agent
     }
@@ -81,7 +84,8 @@ impl Agent {
             .env("HOME", &self.root)
             .env("CONCORD_URL", &self.urls)
             .env("CONCORD_API_KEY", &self.key)
-            .envs(self.environment.map(|name| ("CONCORD_ENVIRONMENT", name)));
+            .envs(self.environment.map(|name| ("CONCORD_ENVIRONMENT", name)))
+            .envs(self.labels.map(|labels| ("CONCORD_LABELS", labels)));
         command
     }
 

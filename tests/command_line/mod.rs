@@ -15,6 +15,7 @@
 //! | `failing` | what does it say of nodes that are gone, and of contexts? |
 //! | `local_cluster` | does `scripts/cluster.sh` name nodes that run with other settings than it is asked for? |
 //! | `notify` | does each event of change requests reach a webhook, whatever fails in between? |
+//! | `rollouts` | is a rollout begun, seen, steered and followed, and does a gate say what Prometheus says, and nothing else? |
 //! | `secrets` | is a value that a key may not see named, and hidden where people read? |
 //! | `secret_edits` | do random edits by such a key move, lose and show no secret value? |
 //! | `top` | does one command find a noisy key, and one a definition that grows? |
@@ -37,6 +38,7 @@ mod output;
 mod pipeline;
 mod promote;
 mod quickstart;
+mod rollouts;
 mod secret_edits;
 mod secrets;
 mod terminal;

@@ -14,13 +14,15 @@
 import { Moment, pause } from "./clock.js";
 import { ExpiredError, NotReadyError, ProtocolError, otherCluster } from "./errors.js";
 import { frozen, put } from "./held.js";
+import { stringify } from "./json.js";
 import { change } from "./records.js";
+import { Reporter } from "./report.js";
 import { storedIn, textOf } from "./stored.js";
 import { integer } from "./transport.js";
 import { View } from "./view.js";
 import { Watcher, subscription } from "./watch.js";
 
-/** @import { CacheChange, CacheOptions, Change, Entry, JsonObject, Parse, Source, StateEvent, WatchEvent } from "./types.js" */
+/** @import { CacheChange, CacheOptions, Change, Config, Entry, JsonObject, Parse, Source, StateEvent, WatchEvent } from "./types.js" */
 /** @import { Held } from "./held.js" */
 /** @import { Answer, Transport } from "./transport.js" */
 
@@ -94,7 +96,9 @@ export class Cache {
     /** Done when what an earlier run stored is loaded. @internal */
     this.loading = this.load();
     /** @internal */
-    this.running = Promise.all([this.follow(), this.confirmAlways(), this.keep()]);
+    this.reporter = new Reporter(this);
+    /** @internal */
+    this.running = Promise.all([this.follow(), this.confirmAlways(), this.keep(), this.reporter.run()]);
   }
 
   /**
@@ -133,7 +137,7 @@ export class Cache {
   entry(definition, key) {
     const held = this.configs.get(definition)?.get(key);
     if (!held) return this.builtIn(definition, key);
-    return { definition, key, data: held.data, revision: held.revision, source: this.source(), redacted: held.redacted ?? [], invalid: null };
+    return { definition, key, data: held.data, revision: held.revision, variant: held.variant ?? null, source: this.source(), redacted: held.redacted ?? [], invalid: null };
   }
 
   /**
@@ -186,6 +190,7 @@ export class Cache {
   /** Ends the cache; what is known is stored. */
   async close() {
     this.stop.abort();
+    this.wake();
     await this.running;
   }
 
@@ -202,7 +207,7 @@ export class Cache {
   builtIn(definition, key) {
     const source = this.source();
     const data = source.kind === "default" ? this.options.defaults?.[definition]?.[key] : undefined;
-    return data && { definition, key, data, revision: null, source, redacted: [], invalid: null };
+    return data && { definition, key, data, revision: null, variant: null, source, redacted: [], invalid: null };
   }
 
   /** @internal @param {unknown} error */
@@ -260,8 +265,7 @@ export class Cache {
     for (const part of parts) {
       for (const found of part.configs) {
         const known = this.configs.get(found.definition)?.get(found.key);
-        const held = known && known.revision === found.revision && this.origin === "live"
-          ? known : { data: frozen(found.data), revision: found.revision, redacted: found.redacted, good: known?.good };
+        const held = known && isSame(known, found) && this.origin === "live" ? known : { ...heldOf(found, found.revision), good: known?.good };
         put(fresh, found.definition, found.key, held);
       }
     }
@@ -304,7 +308,7 @@ export class Cache {
       }
       const before = configs?.get(one.key);
       if (one.data !== null && (one.type === "config_created" || one.type === "config_updated")) {
-        const held = { data: frozen(one.data), revision, redacted: one.redacted };
+        const held = heldOf({ ...one, data: one.data }, one.revision ?? revision);
         put(this.configs, one.definition, one.key, held);
         this.tell(one.definition, one.key, held, before);
       } else if (before) {
@@ -327,7 +331,7 @@ export class Cache {
    */
   tell(definition, key, held, before) {
     for (const view of this.views) if (view.definition === definition) view.changed(key, held);
-    const told = { definition, key, data: held?.data, previous: before?.data, revision: held?.revision ?? null };
+    const told = { definition, key, data: held?.data, previous: before?.data, revision: held?.revision ?? null, variant: held?.variant ?? null };
     for (const listener of this.listeners) this.guarded(() => listener(told));
   }
 
@@ -528,4 +532,25 @@ export class Cache {
     }
     signal?.throwIfAborted();
   }
+}
+
+/**
+ * A config as it is held. A candidate has no revision.
+ * @param {{ data: JsonObject, redacted: string[], variant: string | null }} found
+ * @param {number | null} revision
+ * @returns {Held}
+ */
+function heldOf({ data, redacted, variant }, revision) {
+  const held = { data: frozen(data), revision: variant === null ? revision : 0, redacted };
+  return variant === null ? held : { ...held, variant };
+}
+
+/**
+ * Whether a config is still what is held. Two editions of a change request have the same id, so the data decide.
+ * @param {Held} held
+ * @param {Config} found
+ */
+function isSame(held, found) {
+  if ((held.variant ?? null) !== found.variant || held.revision !== found.revision) return false;
+  return found.variant === null || stringify(held.data) === stringify(found.data);
 }

@@ -25,6 +25,9 @@ export class Concord {
   /** The environment; undefined where definition keys have no prefix. */
   get environment() { return this.transport.environment?.name; }
 
+  /** The name of the reader; null where the client sends none. */
+  get reader() { return this.transport.reader?.name ?? null; }
+
   /** The URLs of the nodes. */
   get urls() { return [...this.transport.urls]; }
 
@@ -52,8 +55,9 @@ export class Concord {
   }
 
   /**
-   * Up to 1000 configs of any definitions, all of one revision.
-   * @param {{ definition: string, key: string, ifRevisionIsNot?: number }[]} configs
+   * Up to 1000 configs of any definitions, all of one revision. With `ifRevisionIsNot`, the revision of a config or the
+   * `variant` of a candidate, what is still that is not sent again.
+   * @param {{ definition: string, key: string, ifRevisionIsNot?: number | string }[]} configs
    * @param {ReadOptions & { revision?: number }} [options]
    * @returns {Promise<{ revision: number, results: ReadResult[] }>}
    */
@@ -68,9 +72,9 @@ export class Concord {
       const [status, definition, key] = [found.status, found.config_definition_key, found.config_key];
       records.checkIs(answer, { definition, key }, { definition: configs[place]?.definition, key: configs[place]?.key });
       if (status === "found") {
-        return { status, definition, key, config: records.config(found.config, definition, records.liveSource(answer), { revision: found.revision }) };
+        return { status, definition, key, config: records.config(found.config, definition, records.liveSource(answer), { revision: found.revision, variant: records.variantIn(found) }) };
       }
-      if (status === "not_modified") return { status, definition, key, revision: found.revision };
+      if (status === "not_modified") return { status, definition, key, revision: records.variantIn(found) === null ? found.revision : 0 };
       return { status, definition, key, violations: violationsOf(found) ?? [] };
     });
     return { revision: answer.data.revision, results };

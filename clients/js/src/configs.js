@@ -37,20 +37,29 @@ export class Configs {
   }
 
   /**
-   * The config; `NotFoundError` where there is none.
+   * The config; `NotFoundError` where there is none. A reader that is in a rollout gets the candidate.
    * @param {string} key
    * @param {GetOptions} [options]
    * @returns {Promise<Config<T>>}
    */
-  async get(key, options = {}) {
+  get(key, options = {}) { return this.read(key, options, false); }
+
+  /**
+   * @internal
+   * @param {string} key
+   * @param {GetOptions} options
+   * @param {boolean} isProven
+   * @returns {Promise<Config<T>>}
+   */
+  async read(key, options, isProven) {
     const query = [
       ...freshness(options),
       ...given([["revision", options.revision], ["fields", options.fields && fields(options.fields)]]),
     ];
-    const answer = await this.transport.send({ method: "GET", path: this.root + segment(key), query, options });
+    const answer = await this.transport.send({ method: "GET", path: this.root + segment(key), query, isProven, options });
     records.checkIs(answer, answer.data, { config_key: key });
-    const [revision, redacted] = [answer.recordRevision, records.redactedOf(answer)];
-    return records.config(answer.data, this.definition, records.liveSource(answer), { parse: this.parse, revision, redacted, warnings: answer.warnings });
+    const [revision, variant, redacted] = [answer.recordRevision, answer.variant, records.redactedOf(answer)];
+    return records.config(answer.data, this.definition, records.liveSource(answer), { parse: this.parse, revision, variant, redacted, warnings: answer.warnings });
   }
 
   /**
@@ -142,7 +151,8 @@ export class Configs {
   async update(key, change, options = {}) {
     if (options.idempotencyKey !== undefined) throw new TypeError("each attempt of an update is another write: it takes no idempotencyKey");
     for (let attempt = 0; attempt < UPDATES_MAX; attempt += 1) {
-      const found = await this.get(key, { signal: options.signal, timeoutMs: options.timeoutMs });
+      // What is written back rests on what is proven: a candidate has no revision.
+      const found = await this.read(key, { signal: options.signal, timeoutMs: options.timeoutMs }, true);
       // What a validator has made need not be JSON.
       const data = await change(this.parse ? found.data : editable(found.data, found.redacted));
       try {

@@ -6,8 +6,9 @@
  * @typedef {object} Held
  * @property {JsonObject} data
  * @property {number | null} revision
+ * @property {string} [variant] The id of the change request whose candidate it is.
  * @property {string[]} [redacted] The places of secret values that the key may not see.
- * @property {{ data: JsonObject, revision: number | null, untilWallMs: number }} [good] What there was before data that are not valid.
+ * @property {{ data: JsonObject, revision: number | null, variant?: string, untilWallMs: number }} [good] What there was before data that are not valid.
  */
 
 /**

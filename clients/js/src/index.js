@@ -3,10 +3,12 @@
 //   client       the cluster: definitions, configs, batches, watches, caches
 //   transport    the nodes, and a request with its attempts
 //   environment  what is put before definition keys
+//   reader       who reads, by which rollouts choose
 //   errors       why a call has no result: refused, unavailable, or an outcome that nobody knows
 //   pages        lists, page by page
 //   watch        changes, over the loss of any node
 //   cache, view  a copy in memory, and its typed access
+//   report       what a cache says of candidates
 //   stored       the text that it stores
 //   storage      where a cache keeps what it knows; `node.js` has files
 //   json         JSON whose numbers keep their value

@@ -36,15 +36,16 @@ export function parsed(parse, data, definition, key) {
  * @param {any} found
  * @param {string} definition
  * @param {Source} source
- * @param {{ parse?: Parse<T>, revision?: number | null, redacted?: string[], warnings?: string[] }} [more]
+ * @param {{ parse?: Parse<T>, revision?: number | null, variant?: string | null, redacted?: string[], warnings?: string[] }} [more]
  * @returns {Config<T>}
  */
-export function config(found, definition, source, { parse, revision, redacted, warnings = [] } = {}) {
+export function config(found, definition, source, { parse, revision, variant = variantIn(found), redacted, warnings = [] } = {}) {
   return {
     definition: found.config_definition_key ?? definition,
     key: found.config_key,
     data: parsed(parse, found.data, definition, found.config_key),
-    revision: found.revision ?? revision ?? null,
+    revision: variant === null ? found.revision ?? revision ?? null : 0,
+    variant,
     createdAt: found.created_at,
     modifiedAt: found.modified_at,
     redacted: redacted ?? placesOf(found),
@@ -58,6 +59,9 @@ export function redactedOf(answer) {
   const text = answer.headers.get("x-concord-redacted");
   return text === null ? [] : text.split(",").map(placeOf);
 }
+
+/** The id of the change request whose candidate a record is. @param {any} found @returns {string | null} */
+export function variantIn(found) { return found.variant?.change_id ?? null; }
 
 /** The places of secret values that a record names. @param {any} found @returns {string[]} */
 export function placesOf(found) { return Array.isArray(found.redacted) ? found.redacted.map(placeOf) : []; }
@@ -153,7 +157,9 @@ export function change(found) {
     createdAt: found.created_at ?? null,
     modifiedAt: found.modified_at ?? null,
     redacted: placesOf(found),
+    variant: variantIn(found),
   };
+  if (found.revision !== undefined) made.revision = found.revision;
   if ("prev" in found) made.previous = found.prev;
   if (found.indexes) [made.indexes, made.schema] = [found.indexes, found.json_schema ?? null];
   if (found.count !== undefined) made.count = found.count;

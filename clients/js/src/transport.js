@@ -8,6 +8,7 @@ import { Environment } from "./environment.js";
 import { ApiError, ConcordError, ProtocolError, UnavailableError, UnknownOutcomeError, refusal, violationsOf, wrong } from "./errors.js";
 import { parse } from "./json.js";
 import { randomId } from "./random.js";
+import { Reader, variantOf } from "./reader.js";
 
 /** @import { CallOptions, ConcordOptions } from "./types.js" */
 
@@ -35,6 +36,7 @@ const VERDICTS = new Set([
  * @property {string} [body]
  * @property {string} [contentType]
  * @property {boolean} [isRead] Whether it changes nothing. `GET` does not.
+ * @property {boolean} [isProven] Whether it reads what is proven, also where the reader of the client sees a candidate.
  * @property {string} [idempotencyKey]
  * @property {string} [reason]
  * @property {CallOptions} [options]
@@ -69,8 +71,11 @@ export class Answer {
   /** The revision of the state that the answer is made from. */
   get stateRevision() { return integer(this.headers.get("x-concord-revision")); }
 
-  /** The revision of the record. */
-  get recordRevision() { return revisionOf(this.headers); }
+  /** The revision of the record. A candidate of a rollout has none: 0, with which no condition holds. */
+  get recordRevision() { return this.variant === null ? revisionOf(this.headers) : 0; }
+
+  /** The id of the change request whose candidate this is; null for what is proven. */
+  get variant() { return variantOf(this.headers.get("x-concord-variant")); }
 
   /** What of the request had no effect, or is missing from the answer. */
   get warnings() { return warningsOf(this.headers.get("warning")); }
@@ -123,6 +128,7 @@ export class Transport {
     this.attemptTimeoutMs = options.attemptTimeoutMs ?? 5000;
     this.reason = options.reason;
     this.environment = Environment.of(options.environment);
+    this.reader = Reader.of(options);
     this.fetch = options.fetch ?? ((/** @type {any} */ url, /** @type {any} */ init) => globalThis.fetch(url, init));
     /** The node that answered last. */
     this.preferred = 0;
@@ -158,16 +164,17 @@ export class Transport {
   }
 
   /**
-   * The request with the client's environment before its definition keys.
+   * The request with the client's environment before its definition keys, and with its reader.
    * @param {Request} request
    * @returns {Request}
    */
   entered(request) {
-    const { environment } = this;
-    if (!environment) return request;
+    const { environment, reader } = this;
     const [method, asked] = [request.method, target(request)];
+    const headers = reader && !request.isProven ? { ...reader.headers(method, asked), ...request.headers } : request.headers;
+    if (!environment) return { ...request, headers };
     const body = environment.enteredBody(method, asked, request.body);
-    return { ...request, path: environment.entered(method, asked), query: [], body };
+    return { ...request, path: environment.entered(method, asked), query: [], body, headers };
   }
 
   /**

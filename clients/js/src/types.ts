@@ -42,6 +42,14 @@ export interface ConcordOptions {
    * every environment. `default` has no prefix.
    */
   environment?: string;
+  /**
+   * The name of this reader: by it and by its labels, a rollout chooses who sees its candidates. The host name; in
+   * browsers none. Null for none: then this client sees candidates at the end only. It is no secret and proves nothing.
+   * 1 to 255 visible ASCII characters.
+   */
+  reader?: string | null;
+  /** The labels of this reader, as `{ ring: "canary" }`: at most 16, of 1 KiB in all. They need a reader. */
+  labels?: Record<string, string>;
   /** Sends the requests. The global `fetch`. */
   fetch?: typeof fetch;
 }
@@ -113,8 +121,16 @@ export interface Config<T = JsonObject> extends Warned {
   definition: string;
   key: string;
   data: T;
-  /** The number of its last change, for `ifRevision`. Null in a list over several definitions. */
+  /**
+   * The number of its last change, for `ifRevision`. Null in a list over several definitions. 0 for a candidate, which has
+   * none: no condition holds with it.
+   */
   revision: number | null;
+  /**
+   * The id of the change request whose candidate it is: what this reader sees before the rollout has ended. Null for what
+   * is proven.
+   */
+  variant: string | null;
   createdAt: string;
   modifiedAt: string;
   /** The places of secret values that the key may not see, null in `data`. Not known in lists. */
@@ -294,6 +310,10 @@ export interface Change<T = JsonObject> {
   modifiedAt: string | null;
   /** The places of secret values that the key may not see, null in `data`. */
   redacted: string[];
+  /** The id of the change request whose candidate it is; null for what is proven. */
+  variant: string | null;
+  /** The revision of the config, where it is not that of the event: a rollout that was taken back shows it again. */
+  revision?: number;
 }
 
 /** All that one revision did. */
@@ -361,6 +381,8 @@ export interface CacheChange<T = JsonObject> {
   data: T | undefined;
   previous: T | undefined;
   revision: number | null;
+  /** The id of the change request whose candidate it is; null for what is proven. */
+  variant: string | null;
 }
 
 /** Answers from memory, for one definition. */
@@ -369,6 +391,8 @@ export interface Entry<T = JsonObject> {
   key: string;
   data: T;
   revision: number | null;
+  /** The id of the change request whose candidate it is; null for what is proven. */
+  variant: string | null;
   source: Source;
   /** The places of secret values that the key may not see, null in what the cluster sent. */
   redacted: string[];

@@ -4,6 +4,7 @@
 // its age growing, and `invalid` says why.
 import { Moment } from "./clock.js";
 import { DataError } from "./errors.js";
+import { defined } from "./json.js";
 import { parsed } from "./records.js";
 
 /** @import { Cache } from "./cache.js" */
@@ -62,7 +63,7 @@ export class View {
     if (value.data === undefined) throw value.invalid?.error;
     let source = this.cache.source();
     if (value.until) source = { ...source, kind: source.kind === "file" ? "file" : "cache", ageMs: value.until.ageMs() };
-    return { definition: this.definition, key, data: value.data, revision: value.from.revision, source, redacted: value.from.redacted ?? [], invalid: value.invalid };
+    return { definition: this.definition, key, data: value.data, revision: value.from.revision, variant: value.from.variant ?? null, source, redacted: value.from.redacted ?? [], invalid: value.invalid };
   }
 
   /** The keys that there are. */
@@ -112,7 +113,7 @@ export class View {
     else this.values.set(key, this.valueOf(key, held, before));
     const after = this.values.get(key);
     if (before?.data === after?.data) return;
-    const change = { definition: this.definition, key, data: after?.data, previous: before?.data, revision: held?.revision ?? null };
+    const change = { definition: this.definition, key, data: after?.data, previous: before?.data, revision: held?.revision ?? null, variant: held?.variant ?? null };
     for (const listener of this.listeners) this.cache.guarded(() => listener(change));
   }
 
@@ -132,7 +133,7 @@ export class View {
       const invalid = { revision: held.revision, error };
       if (before && before.data !== undefined) {
         const until = before.until ?? this.cache.confirmed ?? new Moment(-Infinity, -Infinity);
-        held.good = { data: before.from.data, revision: before.from.revision, untilWallMs: until.wall };
+        held.good = defined({ data: before.from.data, revision: before.from.revision, variant: before.from.variant, untilWallMs: until.wall });
         return { data: before.data, from: before.from, invalid, until };
       }
       return this.stored(key, held, invalid);
@@ -150,7 +151,7 @@ export class View {
   stored(key, held, invalid) {
     const nothing = { data: undefined, from: held, invalid, until: null };
     if (!held.good) return nothing;
-    const from = { ...held, data: held.good.data, revision: held.good.revision };
+    const from = { ...held, data: held.good.data, revision: held.good.revision, variant: held.good.variant };
     try {
       return { data: parsed(this.parse, from.data, this.definition, key), from, invalid, until: Moment.atWall(held.good.untilWallMs) };
     } catch (error) {

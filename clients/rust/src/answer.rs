@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::{
     Error,
     environment::{Environment, Keys},
+    reader::variant_of,
 };
 
 /// A successful response.
@@ -33,10 +34,18 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The revision of the record, for `If-Match`.
+    /// The revision of the record, for `If-Match`. A candidate of a rollout has none: see [`Answer::variant`].
     #[must_use]
     pub fn revision(&self) -> Option<u64> {
-        self.header("etag")?.trim_matches('"').parse().ok()
+        // The tag of a candidate is the id of its change request.
+        self.header("etag").filter(|_| self.variant().is_none())?.trim_matches('"').parse().ok()
+    }
+
+    /// The id of the change request whose candidate this is: what this reader sees before the rollout has ended. `None` for
+    /// what is proven.
+    #[must_use]
+    pub fn variant(&self) -> Option<&str> {
+        variant_of(&self.headers)
     }
 
     /// The revision that the request was evaluated at.

@@ -5,6 +5,7 @@
 //! | `client` | failover and retries |
 //! | `request`, `answer` | requests and responses |
 //! | `environment` | the environment that is put before definition keys |
+//! | `reader` | who reads, by which rollouts choose |
 //! | `error` | why a request failed: rejected, unavailable, or with an unknown outcome |
 //! | `pages` | snapshot-consistent pagination of lists |
 //! | `watch` | changes, across lost connections |
@@ -30,6 +31,7 @@ mod error;
 mod keep;
 mod operation;
 mod pages;
+mod reader;
 mod records;
 mod request;
 mod tls;
@@ -37,8 +39,8 @@ mod watch;
 
 pub use answer::Answer;
 pub use cache::{
-    Cache, CacheOptions, Changes, Config, Freshness, Origin, Read, Selection, Source, Status, Typed,
-    TypedRead,
+    Cache, CacheOptions, Changes, Config, Freshness, Judge, Origin, Read, Selection, Source, Status, Typed,
+    TypedRead, Verdict,
 };
 pub use client::{Client, Options, shown_url};
 pub use deleted::{DeletedDefinition, UndeleteAt, Undeleted};

@@ -28,8 +28,10 @@ pub(crate) fn config_path(definition: &str, key: &str) -> String {
 pub struct Found<T> {
     /// The data of the config.
     pub value: T,
-    /// The revision of its last change.
+    /// The revision of its last change. 0 for a candidate, which has none: no condition holds with it.
     pub revision: u64,
+    /// The id of the change request whose candidate it is; `None` for what is proven.
+    pub variant: Option<String>,
 }
 
 /// One config of the cluster.
@@ -49,7 +51,7 @@ impl Client {
 }
 
 impl Record {
-    /// Reads it, linearizably; `None` if it does not exist.
+    /// Reads it, linearizably; `None` if it does not exist. A reader that is in a rollout gets the candidate.
     ///
     /// # Errors
     /// When it can't be read, or its data do not fit the type.
@@ -57,7 +59,9 @@ impl Record {
         match self.client.send(Request::get(self.path())).await {
             Ok(answer) => {
                 let value = self.admit(self.data_of(&answer)?)?;
-                Ok(Some(Found { value, revision: revision(&answer)? }))
+                let variant = answer.variant().map(str::to_owned);
+                let revision = if variant.is_some() { 0 } else { revision(&answer)? };
+                Ok(Some(Found { value, revision, variant }))
             }
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -114,7 +118,8 @@ impl Record {
     {
         let mut refused = None;
         for _ in 0..UPDATES_MAX {
-            let answer = self.client.send(Request::get(self.path())).await?;
+            // What is written back rests on what is proven: a candidate has no revision.
+            let answer = self.client.send(Request::get(self.path()).proven()).await?;
             let redacted = Redacted::of(self.data_of(&answer)?, answer.redacted())?;
             let (mut value, has_markers) = match with_markers(&redacted) {
                 Some(value) => (value, true),
@@ -131,7 +136,7 @@ impl Record {
                 Ok(answer) => {
                     // The service shows what is stored without the markers.
                     let value = if redacted.is_empty() { value } else { self.admit(answer.data()?)? };
-                    return Ok(Found { value, revision: revision(&answer)? });
+                    return Ok(Found { value, revision: revision(&answer)?, variant: None });
                 }
                 Err(error) if error.status() == Some(StatusCode::PRECONDITION_FAILED) => {
                     refused = Some(error);

@@ -45,6 +45,7 @@ pub struct Request {
     pub(crate) retry: Retry,
     pub(crate) timeout: Option<Duration>,
     pub(crate) idempotency_key: Option<String>,
+    pub(crate) is_proven: bool,
 }
 
 impl Request {
@@ -59,6 +60,7 @@ impl Request {
             retry: Retry::UntilTimeout,
             timeout: None,
             idempotency_key: None,
+            is_proven: false,
         }
     }
 
@@ -121,6 +123,12 @@ impl Request {
     /// once. By default each write has a key that covers its retries.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
+        self
+    }
+
+    /// Reads what is proven, also where the client's reader sees a candidate of a rollout.
+    pub fn proven(mut self) -> Self {
+        self.is_proven = true;
         self
     }
 

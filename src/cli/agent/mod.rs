@@ -4,6 +4,7 @@
 //! |---|---|
 //! | the settings file, and its checks | `settings` |
 //! | one managed file: rendering, writing, running its command | `upkeep` |
+//! | what the files say of candidates of rollouts | `verdicts` |
 //! | data as JSON, YAML, TOML and environment variables | `format` |
 //! | templates | `template` |
 //! | atomic replacement of a file, with mode and owner | `place` |
@@ -29,6 +30,7 @@ mod serve;
 mod settings;
 mod template;
 mod upkeep;
+mod verdicts;
 
 use std::{
     path::{Path, PathBuf},
@@ -44,11 +46,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Failure, NodeArgs, TryArgs, run_async};
+use super::{
+    connection::{Failure, NodeArgs, TryArgs, run_async},
+    rollout_steer::{labels_of, parse_label},
+};
 use data_dir::DataDir;
 use metrics::AgentMetrics;
 use settings::AgentSettings;
 use upkeep::Upkeep;
+use verdicts::Verdicts;
 
 /// The name of the last-known-good file in the data directory.
 const CACHE_FILE: &str = "configs.json";
@@ -78,6 +84,21 @@ pub(super) struct AgentArgs {
     /// Write all files once from the current state, run the commands of the files that changed, then exit
     #[arg(long, conflicts_with = "check")]
     once: bool,
+    /// The name of this reader: by it and by its labels, a rollout chooses who sees its candidates [default: the host name]
+    #[arg(long, env = "CONCORD_READER", value_name = "NAME")]
+    reader: Option<String>,
+    /// A label of this reader, as in `ring=canary`; repeatable
+    #[arg(
+        long = "label",
+        env = "CONCORD_LABELS",
+        value_delimiter = ',',
+        value_parser = parse_label,
+        value_name = "NAME=VALUE"
+    )]
+    labels: Vec<(String, String)>,
+    /// Be no reader: candidates of rollouts are seen at their end only
+    #[arg(long, conflicts_with_all = ["reader", "labels"])]
+    no_reader: bool,
     #[command(flatten)]
     pub(super) log: AgentLog,
 }
@@ -102,6 +123,8 @@ struct Agent {
     /// What the copy does not know.
     absent: serve::AbsentDefinitions,
     metrics: AgentMetrics,
+    /// What the files say of candidates of rollouts.
+    verdicts: Arc<Verdicts>,
     /// Set when the agent stops, or its settings are replaced.
     stopping: CancellationToken,
 }
@@ -131,24 +154,43 @@ pub(super) fn run(args: &AgentArgs) -> Result<(), Failure> {
     run_async(follow(args, settings))
 }
 
-fn connect(args: &AgentArgs, settings: &AgentSettings) -> Result<(Client, Cache), Failure> {
-    let options = args.node.options(&TryArgs::default())?;
+/// A client with its cache, and what the files say of candidates.
+type Connected = (Client, Cache, Arc<Verdicts>);
+
+fn connect(args: &AgentArgs, settings: &Arc<AgentSettings>) -> Result<Connected, Failure> {
+    let options = args.reading(args.node.options(&TryArgs::default())?)?;
     let warn: fn(&str) = |text| tracing::warn!("a node warns: {text}");
     let client = Client::new(Options { timeout: REQUEST_TIMEOUT, warn: Some(warn), ..options })?;
     let options = CacheOptions::new(settings.configs.clone()).file(settings.data_dir.join(CACHE_FILE));
     let options =
         CacheOptions { confirm_every: settings.confirm_every, fresh_for: settings.fresh_for, ..options };
-    let cache = client.cache(options)?;
-    Ok((client, cache))
+    let (verdicts, settings) = (Arc::new(Verdicts::default()), Arc::clone(settings));
+    let judging = Arc::clone(&verdicts);
+    let cache = client.cache(options.judge(move |config| judging.of(&settings, config)))?;
+    Ok((client, cache, verdicts))
+}
+
+impl AgentArgs {
+    /// The options of a client that reads as this reader.
+    fn reading(&self, options: Options) -> Result<Options, Failure> {
+        if self.no_reader {
+            return Ok(options);
+        }
+        // An empty variable is none.
+        let given = self.reader.clone().filter(|name| !name.is_empty());
+        let reader = given.or(Options::default().reader);
+        Ok(Options { reader, labels: labels_of(&self.labels)?, ..options })
+    }
 }
 
 async fn once(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure> {
     let mut ends = Ends::new()?;
     let _held = DataDir::hold(&settings.data_dir)?;
-    let (client, cache) = connect(args, &settings)?;
-    let (settings, metrics) = (Arc::new(settings), AgentMetrics::default());
+    let settings = Arc::new(settings);
+    let (client, cache, verdicts) = connect(args, &settings)?;
+    let metrics = AgentMetrics::default();
     let (absent, stopping) = (serve::AbsentDefinitions::default(), CancellationToken::new());
-    let agent = Agent { settings, client, cache, absent, metrics, stopping };
+    let agent = Agent { settings, client, cache, absent, metrics, verdicts, stopping };
     let work = write_all(&agent);
     tokio::pin!(work);
     let mut asked = None;
@@ -246,7 +288,7 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
     let mut settings = Arc::new(settings);
     let mut held = DataDir::hold(&settings.data_dir)?;
     let mut listener = bind(&settings).await?;
-    let (mut client, mut followed) = connect(args, &settings)?;
+    let (mut client, mut followed, mut verdicts) = connect(args, &settings)?;
     loop {
         let agent = Arc::new(Agent {
             settings: Arc::clone(&settings),
@@ -254,6 +296,7 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
             cache: followed.clone(),
             absent: serve::AbsentDefinitions::default(),
             metrics: AgentMetrics::default(),
+            verdicts: Arc::clone(&verdicts),
             stopping: CancellationToken::new(),
         });
         let (configs, files) = (agent.settings.configs.len(), agent.settings.files.len());
@@ -269,12 +312,13 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
             tracing::warn!("the last-known-good file could not be written: {error}");
         }
         let AgentSignal::Reload(new) = next else { return Ok(()) };
+        let new = Arc::new(*new);
         match begin(args, &new, &settings).await {
             Ok(Begun { data_dir, connected, listener: bound }) => {
                 held = data_dir.unwrap_or(held);
-                (client, followed) = connected;
+                (client, followed, verdicts) = connected;
                 listener = bound.unwrap_or(listener);
-                settings = Arc::new(*new);
+                settings = new;
             }
             Err(failure) => tracing::error!("the settings were not reloaded: {}", failure.into_text()),
         }
@@ -284,12 +328,12 @@ async fn follow(args: &AgentArgs, settings: AgentSettings) -> Result<(), Failure
 /// What new settings need; `None` where the present one goes on.
 struct Begun {
     data_dir: Option<DataDir>,
-    connected: (Client, Cache),
+    connected: Connected,
     listener: Option<Option<TcpListener>>,
 }
 
 /// Prepares new settings. If one step fails, nothing changes.
-async fn begin(args: &AgentArgs, new: &AgentSettings, now: &AgentSettings) -> Result<Begun, Failure> {
+async fn begin(args: &AgentArgs, new: &Arc<AgentSettings>, now: &AgentSettings) -> Result<Begun, Failure> {
     let data_dir = if new.data_dir == now.data_dir { None } else { Some(DataDir::hold(&new.data_dir)?) };
     let listener = if new.listen == now.listen { None } else { Some(bind(new).await?) };
     Ok(Begun { data_dir, connected: connect(args, new)?, listener })

@@ -35,6 +35,7 @@ const LIMIT: usize = 10;
 const LIMIT_MAX: usize = 1000;
 
 const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
+const VARIANT: HeaderName = HeaderName::from_static("x-concord-variant");
 /// Time limit for asking a node whether a definition exists.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -160,10 +161,22 @@ fn healthz(agent: &Agent, query: &Query<'_>) -> Answered {
         "ok": is_good, "fresh": is_fresh, "configs": status.configs,
         "age_s": status.source.as_ref().map(|source| source.age.as_secs()),
         "source": status.source.as_ref().map(|source| source.origin.name()),
-        "problem": status.problem, "file_problem": status.file_problem, "files_failing": wrong,
+        "candidates": candidates(agent), "problem": status.problem, "file_problem": status.file_problem, "files_failing": wrong,
     });
     let code = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Ok(with_type(code, JSON, body.to_string()))
+}
+
+/// The configs that are candidates of rollouts, with their change requests.
+fn candidates(agent: &Agent) -> Vec<Value> {
+    let configs = agent.cache.all().map(|(configs, _)| configs).unwrap_or_default();
+    let shown = |config: &Arc<Config>| {
+        let change = config.variant.as_deref()?;
+        Some(json!({
+            "config_definition_key": config.definition, "config_key": config.key, "change_id": change,
+        }))
+    };
+    configs.iter().filter_map(shown).collect()
 }
 
 fn one(agent: &Agent, definition: &str, key: &str, headers: &HeaderMap, query: &Query<'_>) -> Answered {
@@ -182,7 +195,11 @@ fn one(agent: &Agent, definition: &str, key: &str, headers: &HeaderMap, query: &
         }
         Err(error) => return Err(not_held(&error)),
     };
-    let etag = format!("\"{}\"", read.config.revision);
+    let variant = read.config.variant.as_deref();
+    let etag = match variant {
+        Some(change) => format!("\"{change}\""),
+        None => format!("\"{}\"", read.config.revision),
+    };
     let mut answer = if is_known(headers, &etag) {
         let mut answer = Response::new(Full::default());
         *answer.status_mut() = StatusCode::NOT_MODIFIED;
@@ -191,6 +208,9 @@ fn one(agent: &Agent, definition: &str, key: &str, headers: &HeaderMap, query: &
         success("config found", &record(&read.config))
     };
     set(&mut answer, header::ETAG, &etag);
+    if let Some(change) = variant {
+        set(&mut answer, VARIANT, &format!("candidate; change={change}"));
+    }
     if !read.config.redacted.is_empty() {
         set(&mut answer, REDACTED, &read.config.redacted.join(", "));
     }

@@ -351,6 +351,7 @@ mod tests {
                     key,
                     data,
                     revision: 1,
+                    variant: None,
                     created_at,
                     modified_at,
                     redacted,

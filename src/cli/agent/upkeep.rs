@@ -23,16 +23,18 @@ use std::{
     time::Duration,
 };
 
-use concord_client::{Answer, Cache, Config, Request};
+use concord_client::{Answer, Cache, Config, Request, Verdict};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    Agent, command,
+    Agent,
+    command::{self, Output},
     format::data_of,
     place::{FileDigest, FileStamp, Target},
     settings::{FileContent, FileSettings, WhenAbsent},
+    verdicts,
 };
 use crate::cli::current::{config_path, definition_path};
 
@@ -78,6 +80,8 @@ pub(super) struct Upkeep<'a> {
     /// The last look has failed.
     has_failed: bool,
     restored_at: Option<Instant>,
+    /// The candidates of rollouts that it was rendered from last.
+    candidates: Vec<Arc<Config>>,
     /// Failures of its command since it last succeeded or was given up.
     failures: u32,
     retry_at: Option<Instant>,
@@ -101,6 +105,7 @@ impl<'a> Upkeep<'a> {
             is_altered: false,
             has_failed: false,
             restored_at: None,
+            candidates: Vec::new(),
             failures: 0,
             retry_at: None,
         }
@@ -233,22 +238,31 @@ impl<'a> Upkeep<'a> {
         }
         // No node has responded, and there was no file.
         let Ok((configs, _)) = self.agent.cache.all() else { return Ok(()) };
+        let is_used = |one: &&Arc<Config>| one.variant.is_some() && verdicts::uses(&self.file.content, one);
+        self.candidates = configs.iter().filter(is_used).cloned().collect();
         // A render error is logged once, and retried when the configs have changed. All others are always retried.
         self.seen = Some(version);
         let looked = match self.render(&configs) {
             Ok(rendered) => {
                 let written = match self.confirm(&configs, rendered.as_deref()).await {
-                    Ok(exists) => self.bring(rendered.filter(|_| exists)).await,
+                    Ok(exists) => {
+                        self.bring(rendered.filter(|_| exists)).await.inspect_err(|error| self.reject(error))
+                    }
                     Err(error) => Err(error),
                 };
                 if written.is_err() {
                     self.seen = None;
                 } else {
                     self.is_altered = false;
+                    let verdict = if self.due.exists() { Verdict::Unknown } else { Verdict::Healthy };
+                    self.judge(verdict);
                 }
                 written
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                self.reject(&error);
+                Err(error)
+            }
         };
         self.has_failed = looked.is_err();
         self.agent.metrics.rendered(&self.file.path, looked.is_ok());
@@ -257,6 +271,15 @@ impl<'a> Upkeep<'a> {
             self.agent.metrics.written(&self.file.path);
         }
         Ok(())
+    }
+
+    /// Says of the candidates that the file was rendered from whether they do.
+    fn judge(&self, verdict: Verdict) {
+        self.agent.verdicts.note(&self.file.path, self.candidates.clone(), verdict);
+    }
+
+    fn reject(&self, error: &str) {
+        self.judge(Verdict::Failed(format!("{}: {error}", self.file.path.display())));
     }
 
     /// Brings the file to this text, or to not being there.
@@ -486,16 +509,24 @@ impl<'a> Upkeep<'a> {
     /// Runs the command, and removes the note that it is due if it succeeds.
     async fn run(&self) -> Result<(), String> {
         let begin = Instant::now();
-        let done =
-            command::run(&self.file.command, &self.file.path, self.file.timeout, &self.agent.stopping).await;
+        // Only what is reported is read: a process that the command leaves behind keeps its own output otherwise.
+        let output = if self.candidates.is_empty() { Output::Passed } else { Output::Read };
+        let (path, stopping) = (&self.file.path, &self.agent.stopping);
+        let done = command::run(&self.file.command, path, self.file.timeout, stopping, output).await;
         let (file, duration_ms) = (self.file.path.display(), begin.elapsed().as_millis());
         self.agent.metrics.ran(&self.file.path, done.is_ok());
         match &done {
             Ok(()) => {
                 tracing::info!(%file, duration_ms, "the command of the file succeeded");
                 self.settle();
+                self.judge(Verdict::Healthy);
             }
-            Err(error) => tracing::error!(%file, duration_ms, "the command of the file failed: {error}"),
+            Err(error) => {
+                tracing::error!(%file, duration_ms, "the command of the file failed: {error}");
+                if !self.agent.stopping.is_cancelled() {
+                    self.reject(error);
+                }
+            }
         }
         done
     }

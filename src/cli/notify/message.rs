@@ -8,12 +8,16 @@ use serde_json::{Value, json};
 use crate::cli::output::{cell, printable};
 
 /// What can happen, as events name it behind [`PREFIX`]; and `missed`, for what a notifier could not follow.
-pub(super) const KINDS: [&str; 17] = [
+pub(super) const KINDS: [&str; 21] = [
     "created",
     "edited",
     "approved",
     "rejected",
     "scheduled",
+    "begun",
+    "advanced",
+    "paused",
+    "resumed",
     "applied",
     "reverted",
     "revert_failed",
@@ -28,7 +32,7 @@ pub(super) const KINDS: [&str; 17] = [
     "missed",
 ];
 /// The states of change requests.
-pub(super) const PHASES: [&str; 5] = ["open", "scheduled", "held", "applied", "closed"];
+pub(super) const PHASES: [&str; 6] = ["open", "scheduled", "rolling", "held", "applied", "closed"];
 /// What the types of events begin with.
 const PREFIX: &str = "change_request_";
 /// Characters of a title or comment in the line for people.
@@ -99,6 +103,10 @@ impl Message {
         let by = who.map(|who| format!(" by {}", harmless(who))).unwrap_or_default();
         let what = match (self.kind.as_str(), event["closed_reason"].as_str()) {
             ("bypassed", _) => "was applied as a bypass, and waits for a review:".to_owned(),
+            ("begun", _) => format!("is released in stages{by}:"),
+            ("advanced", _) => format!("is at the next stage of its rollout{by}:"),
+            ("paused", _) => format!("waits at its stage, paused{by}:"),
+            ("resumed", _) => format!("goes on with its rollout{by}:"),
             ("reverted", _) => format!("was taken back{by}:"),
             ("revert_failed", _) => "could not be taken back:".to_owned(),
             ("kept", _) => format!("is not taken back{by}: what it changed stays:"),
@@ -174,6 +182,8 @@ mod tests {
                 "was closed (withdrawn) by ann＠example.com: more",
             ),
             ("closed", &Value::Null, json!({"closed_reason": "expired"}), "was closed (expired): more"),
+            ("begun", &ann, json!({}), "is released in stages by ann＠example.com: more"),
+            ("advanced", &Value::Null, json!({}), "is at the next stage of its rollout: more"),
             (
                 "bypassed",
                 &ann,

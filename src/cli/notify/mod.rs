@@ -15,7 +15,7 @@
 
 mod message;
 mod position;
-mod webhook;
+pub(super) mod webhook;
 
 use std::{path::PathBuf, time::Duration};
 

@@ -187,12 +187,13 @@ impl Pauses {
     }
 }
 
-fn read(path: &PathBuf) -> Result<String, Failure> {
+/// The text of a file.
+pub(in crate::cli) fn read(path: &PathBuf) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
 }
 
 /// The headers in a text; an error names the line and not what is in it.
-fn headers(text: &str) -> Result<HeaderMap, String> {
+pub(in crate::cli) fn headers(text: &str) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
     let lines = (1..).zip(text.lines().map(str::trim));
     for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
@@ -207,7 +208,7 @@ fn headers(text: &str) -> Result<HeaderMap, String> {
 }
 
 /// An error with what caused it.
-fn causes(error: reqwest::Error) -> String {
+pub(in crate::cli) fn causes(error: reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -40,6 +40,7 @@ from ._errors import (
 from ._flow import Answer
 from ._json import ExactNumber
 from ._models import schema_of
+from ._reader import Host
 from ._records import (
     BatchResult,
     Change,
@@ -66,6 +67,7 @@ __all__ = [
     "AsyncCache",
     "Value",
     "Status",
+    "Host",
     "Typed",
     "op",
     "schema_of",

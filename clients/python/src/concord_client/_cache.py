@@ -40,6 +40,7 @@ from ._following import Following
 from ._json import frozen
 from ._models import from_data, to_data
 from ._records import Config, Definition, Event, State, config, definition, time_of
+from ._report import Reports
 from ._requests import Filters, filter_params
 
 log = logging.getLogger("concord_client")
@@ -61,7 +62,7 @@ class Value:
 
     __slots__ = (
         "age_s", "data", "definition", "invalid", "key", "modified_at", "node", "redacted", "revision", "source",
-        "state_revision",
+        "state_revision", "variant",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,7 @@ class Value:
         state_revision: int,
         age_s: float,
         redacted: Tuple[str, ...] = (),
+        variant: Optional[str] = None,
     ) -> None:
         self.definition, self.key, self.data = definition, key, data
         self.source = source
@@ -84,7 +86,7 @@ class Value:
         self.node = node
         """The URL of the node that it came from."""
         self.revision = revision
-        """The revision of the config; None of a default."""
+        """The revision of the config; None of a default, 0 for a candidate, which has none."""
         self.modified_at = modified_at
         self.state_revision = state_revision
         """The revision up to which the copy has every change."""
@@ -92,6 +94,8 @@ class Value:
         """Every write that was acknowledged longer ago is in it."""
         self.redacted = redacted
         """The places of secret values that the key may not see; they are None."""
+        self.variant = variant
+        """The id of the change request whose candidate it is; None for what is proven."""
         self.invalid: Optional[ModelError] = None
         """Of `Typed.explain`: why the newest data don't fit the model. `data` and `revision` are those of the last
         instance then."""
@@ -171,6 +175,7 @@ class CacheCore:
         self.listeners: List[Listener] = []
         self.typed: weakref.WeakSet[Typed[Any]] = weakref.WeakSet()
         """Who keeps the last instance of what is replaced."""
+        self.reports = Reports(following.context)
         self.on_progress: Callable[[], None] = lambda: None
         self._saved_revision, self._saved_at = -1, 0.0
         self._listed_at = 0.0
@@ -222,7 +227,7 @@ class CacheCore:
     def _value(found: Config, source: str, revision: int, age_s: float) -> Value:
         return Value(
             found.definition, found.key, found.data, source, found.node, found.revision, found.modified_at, revision,
-            age_s, found.redacted,
+            age_s, found.redacted, found.variant,
         )  # fmt: skip
 
     def _check_covered(self, definition: str, key: str) -> None:
@@ -298,6 +303,7 @@ class CacheCore:
                 if self.error is not None:
                     log.info("the cache is confirmed again, at revision %d", self.revision)
                 self.error, pause_s = None, _PAUSE_FIRST_S
+                yield from self.reports.send(self)
                 yield from self._save(is_last=False)
             except Exception as error:
                 # Whatever it is, it does not end the one that follows.
@@ -351,7 +357,7 @@ class CacheCore:
                 return
         self.confirmed_at = sent_at
         self.on_progress()
-        yield from self._poll(self.poll_s)
+        yield from self._poll(self.reports.wait_s(self.poll_s))
 
     def _poll(self, wait_s: int) -> Flow[None]:
         events = yield from self.following.poll(wait_s)
@@ -543,7 +549,7 @@ class Typed(Generic[M]):
     def keep(self, config: Config) -> None:
         """Makes the instance of a config, also before it is replaced: what follows need not fit."""
         made = self._made.get(config.key)
-        if made is None or made[0].revision != config.revision:
+        if made is None or not _is_same(made[0], config):
             self._make(config)
 
     def forget(self, keys: Sequence[str]) -> None:
@@ -553,7 +559,7 @@ class Typed(Generic[M]):
 
     def _make(self, config: Config) -> None:
         known = self._invalid.get(config.key)
-        if known is not None and known[0].revision == config.revision:
+        if known is not None and _is_same(known[0], config):
             return
         try:
             self._made[config.key] = (config, from_data(self.model, config.data))
@@ -561,11 +567,17 @@ class Typed(Generic[M]):
             error = raised if isinstance(raised, ModelError) else ModelError(f"{type(raised).__name__}: {raised}")
             self._invalid[config.key] = (config, error)
             kept = self._made.get(config.key)
-            kept_text = f"revision {kept[0].revision} stays" if kept else "there is none before it"
+            kept_text = f"{_version(kept[0])} stays" if kept else "there is none before it"
             name = f"{self.definition}/{config.key}"
-            log.warning("%s at revision %s does not fit the model, %s: %s", name, config.revision, kept_text, error)
+            log.warning("%s, %s, does not fit the model, %s: %s", name, _version(config), kept_text, error)
         else:
             self._invalid.pop(config.key, None)
+
+    def refusal(self, config: Config) -> Optional[ModelError]:
+        """Why a config does not fit the model; None where it does."""
+        self.keep(config)
+        found = self._invalid.get(config.key)
+        return found[1] if found is not None and _is_same(found[0], config) else None
 
     __getitem__ = get
 
@@ -577,7 +589,7 @@ class Typed(Generic[M]):
             return value
         self.keep(found)
         made, invalid = self._made.get(key), self._invalid.get(key)
-        if invalid is None or invalid[0].revision != found.revision:
+        if invalid is None or not _is_same(invalid[0], found):
             return value
         if made is not None:
             value = self._core._value(made[0], value.source, value.state_revision, value.age_s)
@@ -600,10 +612,21 @@ class Typed(Generic[M]):
                 yield key, self.get(key)
 
 
+def _is_same(one: Config, other: Config) -> bool:
+    """Whether two are one version. Two editions of a change request have the same id, so the data decide."""
+    if one.revision != other.revision or one.variant != other.variant:
+        return False
+    return one.variant is None or one.data == other.data
+
+
+def _version(config: Config) -> str:
+    return f"revision {config.revision}" if config.variant is None else f"candidate of {config.variant}"
+
+
 def _shared(config: Config, node: Optional[str]) -> Config:
     return Config(
         config.definition, config.key, frozen(config.data), config.revision, config.created_at, config.modified_at,
-        node, config.state_revision, config.redacted,
+        node, config.state_revision, config.redacted, variant=config.variant,
     )  # fmt: skip
 
 
@@ -615,6 +638,7 @@ def _config_json(config: Config) -> Dict[str, Any]:
     return {
         "definition": config.definition, "key": config.key, "data": config.data, "revision": config.revision,
         "node": config.node, "redacted": list(config.redacted), **_times(config),
+        **({} if config.variant is None else {"variant": config.variant}),
     }  # fmt: skip
 
 
@@ -622,6 +646,7 @@ def _config_of(record: Mapping[str, Any]) -> Config:
     return Config(
         record["definition"], record["key"], frozen(record["data"]), record["revision"],
         time_of(record["created_at"]), time_of(record["modified_at"]), record["node"], None, tuple(record["redacted"]),
+        variant=record.get("variant"),
     )  # fmt: skip
 
 

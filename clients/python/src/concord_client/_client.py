@@ -13,6 +13,7 @@ from ._environment import Environment
 from ._flow import Context
 from ._following import Following
 from ._operations import Operations
+from ._reader import Labels, Reader, ReaderName
 from ._requests import Filters, names
 
 _CACHE_TIMEOUT_S = 3.0
@@ -34,6 +35,7 @@ class ClientBase:
 
     _settings: Settings
     _environment: Optional[Environment]
+    _reader: Optional[Reader]
     _context: Context
     _operations: Operations
 
@@ -46,15 +48,18 @@ class ClientBase:
         attempt_timeout: float,
         connect_timeout: float,
         environment: Optional[str],
+        reader: Tuple[ReaderName, Optional[Labels]],
     ) -> None:
         self._environment = Environment.of(environment)
+        self._reader = Reader.of(*reader)
         self._settings = Settings.of(nodes, key, tls, connect_timeout)
         _LIVING.add(self)
         self._context = self._new_context(timeout, attempt_timeout)
         self._operations = Operations(self._context)
 
     def _new_context(self, timeout: float, attempt_timeout: float) -> Context:
-        context = Context(self._settings.nodes, timeout, attempt_timeout, environment=self._environment)
+        context = Context(self._settings.nodes, timeout, attempt_timeout)
+        context.environment, context.reader = self._environment, self._reader
         # Clients that start together do not all ask the same node.
         context.preferred = int(context.jitter() * len(context.nodes))
         return context
@@ -82,7 +87,8 @@ class ClientBase:
     @classmethod
     def from_env(cls: type[C], **arguments: Any) -> C:
         """A client by the environment: CONCORD_URL, CONCORD_API_KEY or CONCORD_API_KEY_FILE, CONCORD_CA_FILE,
-        CONCORD_CLIENT_CERT_FILE, CONCORD_CLIENT_KEY_FILE, CONCORD_ENVIRONMENT."""
+        CONCORD_CLIENT_CERT_FILE, CONCORD_CLIENT_KEY_FILE, CONCORD_ENVIRONMENT, CONCORD_READER, and CONCORD_LABELS as in
+        `ring=canary,region=eu`."""
         return cls(**{**arguments_of_environment(os.environ), **arguments})
 
     def __repr__(self) -> str:
@@ -92,6 +98,11 @@ class ClientBase:
     def environment(self) -> Optional[str]:
         """The environment; None where definition keys have no prefix."""
         return self._environment.name if self._environment else None
+
+    @property
+    def reader(self) -> Optional[str]:
+        """The name of the reader; None where the client sends none."""
+        return self._reader.name if self._reader else None
 
     @property
     def revision(self) -> int:

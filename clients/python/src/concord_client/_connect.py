@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import httpx
 
 from ._flow import Failure, Request, Send
+from ._reader import Host, labels_of
 from ._version import __version__
 
 Nodes = Union[str, Sequence[str]]
@@ -83,6 +84,8 @@ def arguments_of_environment(environment: Mapping[str, str]) -> Dict[str, Any]:
         "cert_file": environment.get("CONCORD_CLIENT_CERT_FILE") or None,
         "cert_key_file": environment.get("CONCORD_CLIENT_KEY_FILE") or None,
         "environment": environment.get("CONCORD_ENVIRONMENT"),
+        "reader": environment.get("CONCORD_READER") or Host.NAME,
+        "labels": labels_of(environment.get("CONCORD_LABELS", "")),
     }
     if found["key"] is not None:
         found["key_file"] = None

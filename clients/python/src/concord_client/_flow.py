@@ -46,6 +46,17 @@ class Scope(Protocol):
     def left(self, target: str) -> str: ...
 
 
+class ReadsAs(Protocol):
+    """Who reads: what a client says of itself in its requests."""
+
+    name: str
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+
+    def on(self, request: Request) -> Request: ...
+
+
 class Sink(Protocol):
     """Takes an answer of success as it comes."""
 
@@ -66,6 +77,8 @@ class Request:
     idempotency_key: Optional[str] = None
     """Without one a write is not sent again once it may have been applied."""
     sink: Optional[Sink] = None
+    is_proven: bool = False
+    """Whether it reads what is proven, also where the reader of the client sees a candidate."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +187,7 @@ class Context:
     revision: int = 0
     """The highest revision that an answer named."""
     environment: Optional[Scope] = None
+    reader: Optional[ReadsAs] = None
 
 
 def call(
@@ -203,7 +217,8 @@ class _Attempts:
         self, context: Context, request: Request, timeout_s: Optional[float], attempt_s: Optional[float]
     ) -> None:
         self.context, self.asked = context, request
-        self.request = context.environment.enter(request) if context.environment else request
+        entered = context.environment.enter(request) if context.environment else request
+        self.request = context.reader.on(entered) if context.reader else entered
         self.attempt_s = attempt_s or context.attempt_timeout_s
         timeout_s = context.timeout_s if timeout_s is None else timeout_s
         self.deadline = context.clock() + timeout_s

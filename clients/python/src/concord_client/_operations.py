@@ -284,16 +284,19 @@ class Operations:
         fields: Optional[Sequence[str]] = None,
         **options: Unpack[ReadOptions],
     ) -> Flow[Config]:
-        """A config; with `revision` as it was then, with `fields` these parts of its data only."""
+        """A config; with `revision` as it was then, with `fields` these parts of its data only. A reader that is in a
+        rollout gets the candidate."""
         checked(options, ReadOptions)
         params = read_params(options)
         if revision is not None:
             params.append(("revision", str(revision)))
         if fields is not None:
             params.append(("fields", ",".join(fields)))
-        answer = yield from self._call(read(config_path(definition, key), params), options)
-        data = expect(answer, dict, config_key=key)
-        return records.config(definition, data, answer, answer.number("etag"), answer.warnings)
+        return (yield from self._read(definition, read(config_path(definition, key), params), key, options))
+
+    def _read(self, definition: str, request: Request, key: str, options: Mapping[str, Any]) -> Flow[Config]:
+        answer = yield from self._call(request, options)
+        return records.of_answer(definition, expect(answer, dict, config_key=key), answer)
 
     def find(self, definition: str, key: str, **options: Unpack[ReadOptions]) -> Flow[Optional[Config]]:
         """A config, or None where there is none."""
@@ -305,14 +308,12 @@ class Operations:
     def get_if_changed(self, config: Config, **options: Unpack[ReadOptions]) -> Flow[Config]:
         """The config as it is now. When it has not changed its data are not sent again."""
         checked(options, ReadOptions)
-        request = read(
-            config_path(config.definition, config.key), read_params(options), if_none_match=f'"{config.revision}"'
-        )
+        tag = f'"{config.variant or config.revision}"'
+        request = read(config_path(config.definition, config.key), read_params(options), if_none_match=tag)
         answer = yield from self._call(request, options)
         if answer.status == 304:
             return config
-        data = expect(answer, dict, config_key=config.key)
-        return records.config(config.definition, data, answer, answer.number("etag"), answer.warnings)
+        return records.of_answer(config.definition, expect(answer, dict, config_key=config.key), answer)
 
     def list(
         self,
@@ -400,7 +401,9 @@ class Operations:
             if {"config_definition_key": name, "config_key": key} not in asked:
                 raise ProtocolError(f"{answer.node} answered with {name}/{key}, which was not asked for")
             if item["status"] == "found":
-                found[name, key] = records.config(name, item["config"], answer, item["revision"])
+                # The version is beside the config.
+                record = {**item["config"], "variant": item.get("variant")}
+                found[name, key] = records.config(name, record, answer, item["revision"])
             else:
                 missing[name, key] = item["status"]
         return ManyConfigs(data["revision"], found, missing)
@@ -472,7 +475,9 @@ class Operations:
         for attempt in range(attempts):
             if attempt:
                 yield Pause(min(0.002 * 2**attempt, 0.25) * random.random())
-            found = yield from self.get(definition, key)
+            # What is written back rests on what is proven: a candidate has no revision.
+            proven = dataclasses.replace(read(config_path(definition, key)), is_proven=True)
+            found = yield from self._read(definition, proven, key, {})
             data = editable(found.data, found.redacted)
             changed = change(data)
             data = data if changed is None else changed

@@ -9,6 +9,7 @@ from typing import Any, Dict, Generic, List, Mapping, Optional, Sequence, Tuple,
 from ._flow import Answer
 from ._keep import editable
 from ._models import from_data
+from ._reader import variant_of
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -27,7 +28,8 @@ class Config:
     key: str
     data: Any
     revision: Optional[int]
-    """The revision of the config, for `if_match`. None in lists across definitions, which don't have it."""
+    """The revision of the config, for `if_match`. None in lists across definitions, which don't have it. 0 for a
+    candidate, which has none: no condition holds with it."""
     created_at: datetime
     modified_at: datetime
     node: Optional[str] = None
@@ -38,6 +40,9 @@ class Config:
     """The places of secret values that the key may not see; they are None."""
     warnings: Tuple[str, ...] = ()
     """Parts of the request that had no effect. Empty in lists: a `Page` has them."""
+    variant: Optional[str] = None
+    """The id of the change request whose candidate it is: what this reader sees before the rollout has ended. None for
+    what is proven."""
 
     def to(self, model: Type[M]) -> M:
         """The data as an instance of a pydantic model or a dataclass. Raises `ModelError` when they don't fit."""
@@ -173,6 +178,8 @@ class Change:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
     problem: Optional[str] = None
     """Why this client can't read the record; then it has no data."""
+    variant: Optional[str] = None
+    """The id of the change request whose candidate it is; None for what is proven."""
 
 
 @dataclass(frozen=True)
@@ -240,21 +247,37 @@ def config(
     answer: Optional[Answer] = None,
     revision: Optional[int] = None,
     warnings: Tuple[str, ...] = (),
+    variant: Optional[str] = None,
 ) -> Config:
     redacted = () if answer is None or revision is None else _places(answer.headers.get("x-concord-redacted", ""))
     listed = record.get("redacted")
+    variant = variant or _variant_in(record)
     return Config(
         record.get("config_definition_key", definition),
         record["config_key"],
         record["data"],
-        record.get("revision", revision),
+        0 if variant else record.get("revision", revision),
         time_of(record["created_at"]),
         time_of(record["modified_at"]),
         answer.node if answer else None,
         answer.number("x-concord-revision") if answer else None,
         tuple(listed) if isinstance(listed, list) else redacted,
         warnings,
+        variant,
     )
+
+
+def _variant_in(record: Mapping[str, Any]) -> Optional[str]:
+    """The change request that a record in a body names as that of its candidate."""
+    variant = record.get("variant")
+    return variant["change_id"] if variant else None
+
+
+def of_answer(definition: str, record: Mapping[str, Any], answer: Answer) -> Config:
+    """The config of an answer that is about it alone: its headers say the version."""
+    variant = variant_of(answer.headers.get("x-concord-variant"))
+    revision = 0 if variant else answer.number("etag")
+    return config(definition, record, answer, revision, answer.warnings, variant)
 
 
 def _places(text: str) -> Tuple[str, ...]:
@@ -327,6 +350,7 @@ def _change(record: Mapping[str, Any]) -> Change:
             time_of(modified) if modified else None,
             tuple(record.get("redacted") or ()),
             record,
+            variant=_variant_in(record),
         )
     except Exception as error:  # noqa: BLE001 (whatever it is, it is of this record)
         return Change(kind, name, key, raw=record, problem=_told(error))

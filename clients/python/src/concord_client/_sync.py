@@ -18,6 +18,7 @@ from ._connect import Nodes, failure
 from ._errors import ConcordError, NotReady
 from ._flow import Effect, Failure, Flow, Item, Items, Pause, Response, Send
 from ._operations import Operations
+from ._reader import Host, Labels, ReaderName
 from ._requests import Filters
 from ._signature import shown_as
 
@@ -54,6 +55,9 @@ class Client(ClientBase):
     With an `environment`, its name stands with a dot before each definition key: with `prod`, `limits` is the
     definition `prod.limits` of the cluster. Answers have the keys without it, and lists and watches without a
     definition are of this environment, so one program runs in every environment. `default` has no prefix.
+
+    A rollout chooses by `reader`, by default the host name, and by `labels`, as in `{"ring": "canary"}`, who sees its
+    candidates. With None, this client sees them at the end only. It is no secret and proves nothing.
     """
 
     def __init__(
@@ -70,10 +74,14 @@ class Client(ClientBase):
         attempt_timeout: float = 5.0,
         connect_timeout: float = 2.0,
         environment: Optional[str] = None,
+        reader: ReaderName = Host.NAME,
+        labels: Optional[Labels] = None,
         transport: Optional[httpx.BaseTransport] = None,
     ) -> None:
         tls = (ca_file, cert_file, cert_key_file, ssl_context)
-        self._set_up(nodes, (key, key_file), tls, timeout, attempt_timeout, connect_timeout, environment)
+        self._set_up(
+            nodes, (key, key_file), tls, timeout, attempt_timeout, connect_timeout, environment, (reader, labels)
+        )
         self._given = transport
         self._transport = transport or httpx.HTTPTransport(**self._settings.transport_arguments())
         self._caches: List[Cache] = []

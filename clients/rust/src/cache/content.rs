@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::Request;
@@ -27,8 +27,13 @@ pub struct Config {
     pub key: String,
     /// What it says.
     pub data: Value,
-    /// The revision of its last change, for `If-Match`.
+    /// The revision of its last change, for `If-Match`. 0 for a candidate, which has none: no condition holds with it.
+    #[serde(default)]
     pub revision: u64,
+    /// The id of the change request whose candidate it is: what this reader sees before the rollout has ended. `None` for
+    /// what is proven.
+    #[serde(default, deserialize_with = "variant", skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
     /// When it was created, as RFC 3339 has it.
     #[serde(default)]
     pub created_at: String,
@@ -38,6 +43,19 @@ pub struct Config {
     /// The places of secret values that the key may not see; they are null in `data`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted: Vec<String>,
+}
+
+/// The change request of a candidate: as nodes name it, or as the file has it.
+fn variant<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Named {
+        Sent { change_id: String },
+        Stored(String),
+    }
+    Ok(Option::<Named>::deserialize(from)?.map(|named| match named {
+        Named::Sent { change_id } | Named::Stored(change_id) => change_id,
+    }))
 }
 
 /// A selection of a cache: all configs of a definition, or one.
@@ -156,8 +174,11 @@ impl Content {
     /// Adds a part of a state.
     pub(crate) fn add_state(&mut self, part: &Value, selections: &[Selection]) -> Result<(), String> {
         for config in part["configs"].as_array().into_iter().flatten() {
-            let config = Config::deserialize(config)
+            let mut config = Config::deserialize(config)
                 .map_err(|error| format!("invalid config in a state event: {error}"))?;
+            if config.variant.is_some() {
+                config.revision = 0;
+            }
             if is_selected(selections, &config.definition, &config.key) {
                 self.insert(config);
             }
@@ -189,6 +210,11 @@ impl Content {
         Ok(has_changed)
     }
 
+    /// The configs that are candidates of rollouts, with the ids of their change requests.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = (&str, &Arc<Config>)> {
+        self.all().filter_map(|config| Some((config.variant.as_deref()?, config)))
+    }
+
     /// Whether it contains the same configs, at any position.
     pub(crate) fn has_same(&self, other: &Self) -> bool {
         self.configs == other.configs
@@ -199,15 +225,19 @@ pub(crate) fn is_selected(selections: &[Selection], definition: &str, key: &str)
     selections.iter().any(|selection| selection.has(definition, key))
 }
 
-/// The config that a change made.
+/// The config that a change made. A reader that a rollout has left gets what is proven by a change of a later revision than
+/// that of the config, which is named then.
 fn changed(change: &Value, revision: u64) -> Config {
     let text = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
     let redacted = change["redacted"].as_array().into_iter().flatten();
+    let variant = change["variant"]["change_id"].as_str().map(str::to_owned);
+    let own_revision = change["revision"].as_u64().unwrap_or(revision);
     Config {
         definition: text("config_definition_key"),
         key: text("config_key"),
         data: change["data"].clone(),
-        revision,
+        revision: if variant.is_some() { 0 } else { own_revision },
+        variant,
         created_at: text("created_at"),
         modified_at: text("modified_at"),
         redacted: redacted.filter_map(|place| place.as_str().map(str::to_owned)).collect(),
@@ -263,6 +293,27 @@ mod tests {
                              "data": {"password": null}, "redacted": ["#/password"]}]);
         content.apply(&event(1, &change), &[Selection::definition("*")]).unwrap();
         assert_eq!(content.get("a", "k").unwrap().redacted, ["#/password"]);
+    }
+
+    #[test]
+    fn a_reader_that_a_rollout_leaves_has_what_is_proven() {
+        let selections = [Selection::definition("*")];
+        let mut content = Content::default();
+        content.add_state(&json!({"configs": [{"config_definition_key": "a", "config_key": "k", "data": 1, "revision": 3}]}), &selections).unwrap();
+        let mut begun = put("a", "k", &json!(2));
+        begun["variant"] = json!({"change_id": "change-1"});
+        begun["revision"] = 3.into();
+        content.apply(&event(5, &json!([begun])), &selections).unwrap();
+        let found = content.get("a", "k").unwrap();
+        assert_eq!((found.revision, found.variant.as_deref(), &found.data), (0, Some("change-1"), &json!(2)));
+        assert_eq!(content.candidates().map(|(change, _)| change).collect::<Vec<_>>(), ["change-1"]);
+
+        let mut back = put("a", "k", &json!(1));
+        back["revision"] = 3.into();
+        content.apply(&event(7, &json!([back])), &selections).unwrap();
+        let found = content.get("a", "k").unwrap();
+        assert_eq!((found.revision, &found.variant, &found.data), (3, &None, &json!(1)));
+        assert_eq!((content.position, content.candidates().count()), (7, 0));
     }
 
     #[test]

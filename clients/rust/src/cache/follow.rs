@@ -1,4 +1,4 @@
-//! The tasks of a cache: list and watch, confirm, save.
+//! The tasks of a cache: list and watch, confirm, save, report.
 //!
 //! **Invariants:** all that comes is applied by its revision, whichever task it comes by: once, and in order. A question
 //! that was asked before a new listing began says nothing of it. Nothing of another cluster is applied to a listing.
@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Shared, content, content::Content, source::Moment};
+use super::{Shared, content, content::Content, report, source::Moment};
 use crate::{Answer, Error, Event, EventKind, Refusal, Watch};
 
 /// The first pause after a refusal; it doubles up to [`PAUSE_MAX`].
@@ -24,7 +24,7 @@ const POLLS_MAX: usize = 1000;
 /// Keeps a cache until it is dropped.
 pub(super) async fn run(shared: Arc<Shared>) {
     // One task, so that dropping the cache ends all of it.
-    tokio::join!(follow(&shared), confirm(&shared), keep_file(&shared));
+    tokio::join!(follow(&shared), confirm(&shared), keep_file(&shared), report::run(&shared));
 }
 
 /// Lists and watches, for ever.

@@ -6,6 +6,7 @@
 //! | `source` | where a value comes from, and how old it is |
 //! | `follow` | the tasks: list and watch, confirm, save |
 //! | `file` | the last-known-good file |
+//! | `report` | what the cache says of candidates of rollouts |
 //! | `typed` | a config as a type of the program's |
 //!
 //! A watch delivers the state and then each change immediately. It does not prove that nothing is missing: its node may
@@ -23,18 +24,21 @@
 mod content;
 mod file;
 mod follow;
+mod report;
 mod source;
 mod typed;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak},
     time::Duration,
 };
 
+use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::JoinHandle};
 
 pub use content::{Config, Selection};
+pub use report::{Judge, Verdict};
 pub use source::{Freshness, Origin, Source};
 pub use typed::{Typed, TypedRead};
 
@@ -43,6 +47,7 @@ pub(crate) use source::Moment;
 use crate::{Client, Error, Request, records::config_path};
 use content::Content;
 use file::ToSave;
+use report::Check;
 
 /// What a cache contains, and how it is kept in sync.
 #[derive(Debug, Clone)]
@@ -57,6 +62,9 @@ pub struct CacheOptions {
     pub fresh_for: Duration,
     /// How often the file is written while nothing changes, so that its age is known.
     pub save_every: Duration,
+    /// Says whether the program runs well with a candidate of a rollout. Without it, it does as long as it admits the data;
+    /// see [`Cache::typed`].
+    pub judge: Option<Judge>,
 }
 
 impl CacheOptions {
@@ -69,7 +77,15 @@ impl CacheOptions {
             confirm_every: Duration::from_secs(2),
             fresh_for: Duration::from_secs(10),
             save_every: Duration::from_secs(60),
+            judge: None,
         }
+    }
+
+    /// With a judge of candidates.
+    #[must_use]
+    pub fn judge(mut self, judge: impl Fn(&Config) -> Verdict + Send + Sync + 'static) -> Self {
+        self.judge = Some(Judge::new(judge));
+        self
     }
 
     /// With a last-known-good file.
@@ -134,6 +150,8 @@ struct Shared {
     superseded: watch::Sender<u64>,
     /// Whose turn it is to write the file.
     saving: tokio::sync::Mutex<()>,
+    /// What else must admit a candidate.
+    checks: Mutex<Vec<Weak<Check>>>,
 }
 
 #[derive(Debug, Default)]
@@ -215,7 +233,8 @@ impl Client {
         let changed = watch::Sender::new(0);
         let saving = tokio::sync::Mutex::default();
         let (client, superseded) = (self.clone(), watch::Sender::new(0));
-        let shared = Arc::new(Shared { client, options, query, known, changed, superseded, saving });
+        let checks = Mutex::default();
+        let shared = Arc::new(Shared { client, options, query, known, changed, superseded, saving, checks });
         let task = tokio::spawn(follow::run(shared.clone()));
         Ok(Cache(Arc::new(Running { shared, task })))
     }
@@ -277,6 +296,7 @@ impl Cache {
                     definition: definition.into(),
                     key: key.into(),
                     revision: answer.revision().unwrap_or_default(),
+                    variant: answer.variant().map(str::to_owned),
                     created_at: text("created_at"),
                     modified_at: text("modified_at"),
                     redacted: redacted.map(str::to_owned).collect(),
@@ -363,8 +383,13 @@ impl Cache {
         Changes(self.0.shared.changed.subscribe())
     }
 
-    /// A config as a type of the program's.
-    pub fn typed<T>(&self, definition: impl Into<String>, key: impl Into<String>) -> Typed<T> {
+    /// A config as a type of the program's. While it is there, a candidate that the type does not admit is reported as
+    /// failed.
+    pub fn typed<T: DeserializeOwned>(
+        &self,
+        definition: impl Into<String>,
+        key: impl Into<String>,
+    ) -> Typed<T> {
         Typed::new(self.clone(), definition.into(), key.into())
     }
 

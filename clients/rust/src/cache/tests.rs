@@ -35,6 +35,10 @@ struct Script {
     cluster: Option<&'static str>,
     /// It opens no watch.
     has_no_watch: bool,
+    /// The reports that came, with their change requests.
+    reports: Vec<(String, Value)>,
+    /// The key lacks `report`.
+    has_no_report: bool,
 }
 
 impl Node {
@@ -90,6 +94,14 @@ fn answer(mut stream: TcpStream, script: &Mutex<Script>) {
     script.seen.push_back(format!("{line} {}", last.as_deref().unwrap_or("-")));
     let cluster = script.cluster.map(|id| format!("x-concord-cluster: {id}\r\n")).unwrap_or_default();
     let close = format!("connection: close\r\nx-concord-node: 7\r\n{cluster}");
+    if let Some(rest) = line.strip_prefix("post /api/v1/change_request/") {
+        let change = rest.split('/').next().unwrap_or_default().to_owned();
+        script.reports.push((change, body_of(&mut stream, request, &text)));
+        let status = if script.has_no_report { "403 Forbidden" } else { "200 OK" };
+        let _ =
+            stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n{close}\r\n{{}}").as_bytes());
+        return;
+    }
     if line.contains("/watch?") {
         if script.has_no_watch {
             let refused = format!("HTTP/1.1 503 X\r\ncontent-length: 2\r\n{close}\r\n{{}}");
@@ -133,6 +145,17 @@ fn answer(mut stream: TcpStream, script: &Mutex<Script>) {
     let _ = stream.write_all(text.as_bytes());
 }
 
+fn body_of(stream: &mut TcpStream, mut request: Vec<u8>, head: &str) -> Value {
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let begin = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    let mut buffer = [0; 4096];
+    while request.len() < begin + length.parse::<usize>().unwrap() {
+        let count = stream.read(&mut buffer).unwrap();
+        request.extend_from_slice(&buffer[..count]);
+    }
+    serde_json::from_slice(&request[begin..]).unwrap()
+}
+
 fn config(key: &str, n: u64) -> Value {
     json!({"config_definition_key": "a", "config_key": key, "data": {"n": n}, "revision": 1,
            "created_at": "c", "modified_at": "m"})
@@ -145,6 +168,8 @@ fn state(revision: u64, n: u64) -> Value {
 fn event(revision: u64, n: u64) -> Value {
     let mut change = config("k", n);
     change["type"] = "config_updated".into();
+    // A change names a revision only where it is another one than that of its event.
+    change.as_object_mut().unwrap().remove("revision");
     json!({"revision": revision, "changes": [change]})
 }
 
@@ -367,4 +392,70 @@ async fn a_type_keeps_the_last_value_that_it_admits() {
     node.send("change", 7, &event(7, 3));
     until(&cache, "the change", |cache| cache.source().unwrap().revision == 7).await;
     assert_eq!(typed.get().unwrap().unwrap().value.n, 3);
+}
+
+/// A state with a candidate.
+fn with_candidate(revision: u64, data: &Value) -> Value {
+    let mut state = state(revision, 0);
+    state["configs"] = json!([{"config_definition_key": "a", "config_key": "k", "data": data, "revision": 2,
+                               "variant": {"change_id": "change-1"}, "created_at": "c", "modified_at": "m"}]);
+    state
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Counted {
+    n: u64,
+}
+
+#[tokio::test]
+async fn a_candidate_is_reported_healthy_until_the_type_rejects_it() {
+    let node = Node::start(5, with_candidate(5, &json!({"n": 1})));
+    let cache = node.cache(|options| options);
+    let typed = cache.typed::<Counted>("a", "k");
+    cache.ready(WAIT).await.unwrap();
+    let read = cache.get("a", "k").unwrap().unwrap().config;
+    assert_eq!((read.revision, read.variant.as_deref()), (0, Some("change-1")));
+    until(&cache, "a report", |_| !node.script().reports.is_empty()).await;
+    let (change, report) = node.script().reports[0].clone();
+    assert_eq!(change, "change-1");
+    assert_eq!(report["state"], "healthy");
+    assert_eq!(report["reader"].as_str(), cache.0.shared.client.reader());
+
+    let candidate = json!({"type": "config_updated", "config_definition_key": "a", "config_key": "k",
+                           "data": {"n": "s3cret"}, "revision": 2, "variant": {"change_id": "change-1"}, "created_at": "c", "modified_at": "m"});
+    node.send("change", 6, &json!({"revision": 6, "changes": [candidate]}));
+    let has_failed =
+        |_: &Cache| node.script().reports.last().is_some_and(|(_, report)| report["state"] == "failed");
+    until(&cache, "the failure", has_failed).await;
+    let report = node.script().reports.last().unwrap().1.clone();
+    let detail = report["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("a/k of change request change-1") && !detail.contains("s3cret"), "{detail}");
+    assert!(typed.get().is_err(), "it admitted nothing before this");
+
+    // The rollout is taken back: the config has an earlier revision than what was read before.
+    let back = json!({"type": "config_updated", "config_definition_key": "a", "config_key": "k", "data": {"n": 3},
+                      "revision": 2, "created_at": "c", "modified_at": "m"});
+    node.send("change", 7, &json!({"revision": 7, "changes": [back]}));
+    cache.reached(7, WAIT).await.unwrap();
+    let read = typed.get().unwrap().unwrap();
+    assert_eq!((read.value.n, read.revision, read.variant), (3, 2, None));
+}
+
+#[tokio::test]
+async fn a_judge_says_what_is_reported_and_a_key_without_the_verb_stops_it() {
+    static WARNED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let node = Node::start(5, with_candidate(5, &json!({"n": 1})));
+    node.script().has_no_report = true;
+    let warn: fn(&str) = |text| WARNED.lock().unwrap().push(text.to_owned());
+    let options =
+        Options { urls: vec![node.url.clone()], warn: Some(warn), timeout: WAIT, ..Options::default() };
+    let mut cached = CacheOptions::new(vec![Selection::definition("a")]);
+    cached.confirm_every = Duration::from_millis(20);
+    let cached = cached.judge(|config| Verdict::Failed(format!("{}: no", config.key)));
+    let cache = Client::new(options).unwrap().cache(cached).unwrap();
+    until(&cache, "a warning", |_| !WARNED.lock().unwrap().is_empty()).await;
+    assert_eq!(node.script().reports[0].1["detail"], "k: no");
+    // Several confirmations later there is still one report, and one warning.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!((node.script().reports.len(), WARNED.lock().unwrap().len()), (1, 1));
 }

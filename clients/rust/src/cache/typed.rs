@@ -10,7 +10,7 @@ use std::{
 
 use serde::de::DeserializeOwned;
 
-use super::{Cache, Config, Source};
+use super::{Cache, Config, Source, report::Check};
 use crate::Error;
 
 /// A config as a type of the program's. It is read again only when it has changed.
@@ -19,13 +19,15 @@ pub struct Typed<T> {
     definition: String,
     key: String,
     last: Mutex<Last<T>>,
+    /// By which the cache reports that the type does not admit a candidate.
+    _check: Arc<Check>,
 }
 
 struct Last<T> {
     /// What was looked at last.
     seen: Option<Arc<Config>>,
     /// What the type admitted last, with its revision.
-    good: Option<(Arc<T>, u64)>,
+    good: Option<(Arc<T>, Arc<Config>)>,
     rejected: Option<String>,
 }
 
@@ -34,8 +36,10 @@ struct Last<T> {
 pub struct TypedRead<T> {
     /// The value.
     pub value: Arc<T>,
-    /// The revision of the config that it was read from.
+    /// The revision of the config that it was read from. 0 for a candidate.
     pub revision: u64,
+    /// The id of the change request whose candidate it was read from; `None` for what is proven.
+    pub variant: Option<String>,
     /// Where the config comes from.
     pub source: Source,
     /// Why the value is that of an earlier revision: the type does not admit the data that the config has now.
@@ -51,14 +55,13 @@ impl<T> fmt::Debug for Typed<T> {
     }
 }
 
-impl<T> Typed<T> {
+impl<T: DeserializeOwned> Typed<T> {
     pub(super) fn new(cache: Cache, definition: String, key: String) -> Self {
         let last = Mutex::new(Last { seen: None, good: None, rejected: None });
-        Self { cache, definition, key, last }
+        let check = cache.check(definition.clone(), key.clone(), |config| admitted::<T>(config).map(drop));
+        Self { cache, definition, key, last, _check: check }
     }
-}
 
-impl<T: DeserializeOwned> Typed<T> {
     /// The value; `None` if there is no such config.
     ///
     /// # Errors
@@ -67,31 +70,34 @@ impl<T: DeserializeOwned> Typed<T> {
         let Some(read) = self.cache.get(&self.definition, &self.key)? else { return Ok(None) };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if !last.seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &read.config)) {
-            match serde_json::from_value(read.config.data.clone()) {
+            match admitted(&read.config) {
                 Ok(value) => {
-                    last.good = Some((Arc::new(value), read.config.revision));
+                    last.good = Some((Arc::new(value), read.config.clone()));
                     last.rejected = None;
                 }
-                Err(error) => {
-                    let (name, revision) = (self.name(), read.config.revision);
-                    last.rejected = Some(format!("{name} at revision {revision}: {error}"));
-                }
+                Err(error) => last.rejected = Some(error),
             }
             last.seen = Some(read.config.clone());
         }
         let rejected = last.rejected.clone();
         match (&last.good, &rejected) {
-            (Some((value, revision)), _) => Ok(Some(TypedRead {
+            (Some((value, config)), _) => Ok(Some(TypedRead {
                 value: value.clone(),
-                revision: *revision,
+                revision: config.revision,
+                variant: config.variant.clone(),
                 source: read.source,
                 rejected,
             })),
             (None, text) => Err(Error::Protocol(text.clone().unwrap_or_default())),
         }
     }
+}
 
-    fn name(&self) -> String {
-        format!("{}/{}", self.definition, self.key)
-    }
+/// The value that a type makes of a config, or why it makes none.
+fn admitted<T: DeserializeOwned>(config: &Config) -> Result<T, String> {
+    let Config { definition, key, revision, variant, data, .. } = config;
+    T::deserialize(data).map_err(|error| match variant {
+        Some(change) => format!("{definition}/{key} of change request {change}: {error}"),
+        None => format!("{definition}/{key} at revision {revision}: {error}"),
+    })
 }

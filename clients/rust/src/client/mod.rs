@@ -23,6 +23,7 @@ use crate::{
     Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch,
     answer::warnings_of,
     environment::{Environment, keys_of},
+    reader::{Reader, host_name},
 };
 
 /// No retry starts with less time left than this: it would time out, and the outcome would be unknown because of it.
@@ -63,6 +64,12 @@ pub struct Options {
     /// `prod.limits` of the cluster. Responses have the keys without it, and lists and watches without a definition are of
     /// this environment. So one program runs in every environment. `default` has no prefix: it is as `None`.
     pub environment: Option<String>,
+    /// The name of this reader, by default the host name. By it and by its labels, a rollout chooses who sees its
+    /// candidates; without it, this client sees them at the end only. It is no secret and proves nothing. 1 to 255 visible
+    /// ASCII characters.
+    pub reader: Option<String>,
+    /// The labels of this reader, as in `ring` = `canary`: at most 16, of 1 KiB in all. They need a reader.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl Default for Options {
@@ -77,6 +84,8 @@ impl Default for Options {
             reason: None,
             request_id: None,
             environment: None,
+            reader: host_name(),
+            labels: BTreeMap::new(),
         }
     }
 }
@@ -84,7 +93,8 @@ impl Default for Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A field that is added is decided on here.
-        let Self { urls, key, tls, timeout, trace, warn, reason, request_id, environment } = self;
+        let Self { urls, key, tls, timeout, trace, warn, reason, request_id, environment, reader, labels } =
+            self;
         let urls: Vec<_> = urls.iter().map(|url| shown_url(url)).collect();
         f.debug_struct("Options")
             .field("urls", &urls)
@@ -96,6 +106,8 @@ impl fmt::Debug for Options {
             .field("reason", reason)
             .field("request_id", request_id)
             .field("environment", environment)
+            .field("reader", reader)
+            .field("labels", labels)
             .finish()
     }
 }
@@ -115,6 +127,7 @@ struct Inner {
     reason: Option<String>,
     request_id: Option<String>,
     environment: Option<Environment>,
+    reader: Option<Reader>,
     /// The CAs that issue certificates of nodes, as messages name them.
     authorities: String,
     /// The node that answered last.
@@ -134,7 +147,7 @@ impl Client {
     /// Creates a client. Sends nothing yet.
     ///
     /// # Errors
-    /// When a URL, the access key, a TLS file or the name of the environment is invalid.
+    /// When a URL, the access key, a TLS file, the name of the environment, the reader or a label is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
         let urls: Vec<String> =
             options.urls.iter().map(|url| url.trim().trim_end_matches('/').into()).collect();
@@ -158,6 +171,7 @@ impl Client {
             .map_err(|error| Error::Usage(with_causes(&error)))?;
         let authorities = options.tls.shown_authorities();
         let environment = named(options.environment.as_deref())?;
+        let reader = Reader::new(options.reader.as_deref(), &options.labels)?;
         let Options { timeout, trace, warn, reason, request_id, .. } = options;
         // Blanks at the ends are no part of a header's value.
         let reason =
@@ -178,6 +192,7 @@ impl Client {
             reason,
             request_id,
             environment,
+            reader,
             authorities,
             preferred,
         };
@@ -196,13 +211,40 @@ impl Client {
         self.0.environment.as_ref().map(Environment::name)
     }
 
+    /// The name of the reader; see [`Options::reader`]. `None` if the client sends none.
+    #[must_use]
+    pub fn reader(&self) -> Option<&str> {
+        self.0.reader.as_ref().map(|reader| reader.name.as_str())
+    }
+
+    /// The reader with its labels.
+    pub(crate) fn as_reader(&self) -> Option<&Reader> {
+        self.0.reader.as_ref()
+    }
+
     /// The same client in another environment; with `None`, definition keys have no prefix. They share connections.
     ///
     /// # Errors
     /// When the name is invalid.
     pub fn in_environment(&self, name: Option<&str>) -> Result<Self, Error> {
+        Ok(self.with(named(name)?, self.0.reader.clone()))
+    }
+
+    /// The same client as another reader, or as none; see [`Options::reader`]. They share connections.
+    ///
+    /// # Errors
+    /// When the name or a label is invalid.
+    pub fn with_reader(
+        &self,
+        reader: Option<&str>,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Self, Error> {
+        Ok(self.with(self.0.environment.clone(), Reader::new(reader, labels)?))
+    }
+
+    fn with(&self, environment: Option<Environment>, reader: Option<Reader>) -> Self {
         let Inner { http, urls, key, timeout, trace, warn, reason, request_id, authorities, .. } = &*self.0;
-        Ok(Self(Arc::new(Inner {
+        Self(Arc::new(Inner {
             http: http.clone(),
             urls: urls.clone(),
             key: key.clone(),
@@ -211,10 +253,11 @@ impl Client {
             warn: *warn,
             reason: reason.clone(),
             request_id: request_id.clone(),
-            environment: named(name)?,
+            environment,
+            reader,
             authorities: authorities.clone(),
             preferred: AtomicUsize::new(self.0.preferred.load(Ordering::Relaxed)),
-        })))
+        }))
     }
 
     /// The time limit of a request with all its retries.
@@ -267,18 +310,19 @@ impl Client {
         Ok(())
     }
 
-    /// The request with the client's environment before its definition keys.
+    /// The request with the client's environment before its definition keys, and with its reader.
     fn entered(&self, request: Request) -> Request {
-        match &self.0.environment {
+        let request = match &self.0.environment {
             Some(environment) => {
                 let request = environment.enter(request);
-                if let (Some(warn), Some(text)) = (self.0.warn, environment.warning(&request)) {
-                    warn(&text);
+                if let Some(text) = environment.warning(&request) {
+                    self.warn_of(&text);
                 }
                 request
             }
             None => request,
-        }
+        };
+        self.0.reader.iter().fold(request, |request, reader| reader.on(request))
     }
 
     /// An error that says which environment the client has.
@@ -360,8 +404,13 @@ impl Client {
     }
 
     fn warn(&self, headers: &http::HeaderMap) {
+        warnings_of(headers).iter().for_each(|text| self.warn_of(text));
+    }
+
+    /// Says something that is no error of a request.
+    pub(crate) fn warn_of(&self, text: &str) {
         if let Some(warn) = self.0.warn {
-            warnings_of(headers).iter().for_each(|text| warn(text));
+            warn(text);
         }
     }
 
