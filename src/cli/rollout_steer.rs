@@ -204,7 +204,7 @@ fn state_of(change: &Value) -> Vec<String> {
 fn print_state(format: &Format, change: &Value, lines: &[String]) -> Result<(), Failure> {
     if format.is_table() {
         let at = concord_service::now();
-        let rest = lines.join("; ");
+        let rest = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join("; ");
         return line(format_args!("{at} {rest}"));
     }
     print_value(format, change, &Table::new(NAME, &[], &[]))
