@@ -182,6 +182,24 @@ async fn head_has_the_head_of_get_and_no_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_steers_a_rollout_may_say_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let api = node(directory.path()).await;
+    for what in ["pause", "resume", "advance", "abort"] {
+        let ask = async |body: &'static str| {
+            let path = format!("/api/v1/change_request/absent/{what}");
+            let request = Request::post(path).header(header::AUTHORIZATION, KEY);
+            api.handle(request.body(Body::from(body)).unwrap()).await.status()
+        };
+        for taken in ["", "{}", r#"{"comment": "errors rise"}"#] {
+            assert_eq!(ask(taken).await, StatusCode::NOT_FOUND, "{what} {taken}: it was read");
+        }
+        assert_eq!(ask(r#"{"because": "x"}"#).await, StatusCode::UNPROCESSABLE_ENTITY, "{what}");
+    }
+    api.service.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_head_of_an_unchanged_config_states_no_length() {
     let directory = tempfile::tempdir().unwrap();
     let api = node(directory.path()).await;
