@@ -117,7 +117,7 @@ function changeRequests(request, [id, part]) {
   }
   if (request.method === "GET") return `change show ${shell(id)}`;
   if (part === "apply") return `change apply ${shell(id)}${vote} --yes`;
-  return ["approve", "reject", "review", "rebase", "withdraw"].includes(part) ? `change ${part} ${shell(id)}${vote}` : null;
+  return ["approve", "reject", "review", "rebase", "withdraw", "pause", "resume", "advance", "abort"].includes(part) ? `change ${part} ${shell(id)}${vote}` : null;
 }
 
 /** The evaluation of a flag. An attribute is text, or JSON after a colon. */

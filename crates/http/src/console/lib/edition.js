@@ -18,8 +18,8 @@ export async function readChange(id, signal) {
   return { change: answer.data, etag: answer.etag, records, revision: answer.revision, schemas: await schemasOf(records, signal), seen: summary(answer.data) };
 }
 
-/** What of a change request says that it must be read again with its preview. */
-export function summary({ preview, ...rest }) { return JSON.stringify(rest); }
+/** What of a change request says that it must be read again with its preview. How far its rollout is changes nothing of that. */
+export function summary({ preview, rollout, ...rest }) { return JSON.stringify(rest); }
 
 /** The schemas now, before and after the change say what of it is secret. */
 function schemasOf(records, signal) {

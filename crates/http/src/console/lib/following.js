@@ -9,15 +9,16 @@ const [SOON, AGAIN, SELDOM] = [200, 4000, 15000];
 const GAP = 2000;
 
 /**
- * Calls `read` until `signal` is aborted. It returns { revision, pages }: of which revision its answer is, and how many requests it
- * took; or null when it has failed, which it says by itself. `onState` is told "live", "waiting" or "refused"; `concerns` says
- * whether a change of an event does; `again` and `seldom` are for what is read at little cost.
+ * Calls `read` until `signal` is aborted. It returns { revision, pages, again }: of which revision its answer is, how many requests it
+ * took, and after how many milliseconds it is read again, where that is not the usual time; or null when it has failed, which it says
+ * by itself. `onState` is told "live", "waiting" or "refused"; `concerns` says whether a change of an event does; `again` and
+ * `seldom` are for what is read at little cost.
  */
 export function keepRead(read, { signal, onState, concerns = () => true, again = AGAIN, seldom = SELDOM }) {
   let [state, pages, timer, isReading, isMissed, isSoon, isFollowing] = ["", 1, null, false, false, false, false];
-  let lastRead = 0;
+  let [lastRead, own] = [0, undefined];
   const later = (milliseconds) => { clearTimeout(timer); timer = setTimeout(look, milliseconds); };
-  const rest = () => later((state === "live" ? seldom : again) * pages);
+  const rest = () => later((own ?? (state === "live" ? seldom : again)) * pages);
   function soon() {
     if (isReading) isMissed = true;
     else if (!isSoon) { isSoon = true; later(Math.max(SOON * pages, GAP - (Date.now() - lastRead))); }
@@ -29,6 +30,7 @@ export function keepRead(read, { signal, onState, concerns = () => true, again =
     [isReading, isSoon, lastRead] = [false, false, Date.now()];
     if (signal.aborted) return;
     pages = Math.max(1, found?.pages ?? pages);
+    own = found?.again;
     if (found && !isFollowing) begin(found.revision);
     if (isMissed) { isMissed = false; soon(); } else rest();
   }

@@ -1,8 +1,7 @@
-// The rules by which the console shows change requests: what state one is in, what it lacks, and what this key may do with
-// it. The node decides; here is only what it would say, so that nobody is offered what is refused.
+// The rules by which the console shows change requests: who has a vote, what waits for it, and what this key may do. The
+// node decides; here is only what it would say, so that nobody is offered what is refused.
 import { lacks, principal } from "./state.js";
 import { get, segment } from "./api.js";
-import { count, duration } from "./format.js";
 
 export const CHANGES = "/change_request/";
 export const changePath = (id) => `${CHANGES}${segment(id)}`;
@@ -23,7 +22,11 @@ export function isMe({ key_id: key, person_id: person }) {
 export const isMine = (change) => change.authors.some(isMe);
 /** Whether it can be voted on and applied; `scheduled` is one that is left to the cluster. */
 export const isOpen = ({ phase }) => phase === "open" || phase === "scheduled";
-export const isPending = (change) => isOpen(change) || change.phase === "held";
+export const isRolling = ({ phase }) => phase === "rolling";
+/** Whether it takes a new edition. */
+export const isEditable = (change) => isOpen(change) || change.phase === "held";
+/** Whether it has not ended yet: its content is there. */
+export const isPending = (change) => isEditable(change) || isRolling(change);
 /**
  * What this person has said: of an edition, or of what was done by a bypass. An approval that counts no more, as after another
  * attestation of the key, is to be given again.
@@ -55,13 +58,10 @@ export function waitsForMe(change) {
 
 /** Whether it is for its author to go on with it: to apply, rebase or edit it. What the cluster will do needs nobody. */
 export function needsAuthor(change) {
-  if (!isPending(change) || !isMine(change)) return false;
+  if (!isEditable(change) || !isMine(change)) return false;
   if (change.phase === "held" || change.stale !== null || change.rejections.length > 0) return true;
   return change.phase === "open" && change.apply === "manual" && change.approved;
 }
-
-/** What its author can do about it, in a word or two. */
-export const nextStep = (change) => (change.phase === "held" || change.stale !== null ? "rebase it" : change.rejections.length ? "edit or withdraw it" : isEarly(change) ? "leave it to the cluster" : "apply it");
 
 export const mayApply = (change) => ["propose", "approve", "write", "define", "delete"].some((verb) => !lacksIn(verb, change));
 export const mayEdit = (change) => !lacksIn("propose", change) && !lacksIn("read", change);
@@ -76,52 +76,6 @@ export const mayKeep = (change) => mayRevert(change) && change.revert.state !== 
 /** Whether this key may take it back by a bypass. */
 export const mayBypassRevert = (change) => isRevertible(change) && ["bypass", "write", "read"].every((verb) => !lacksIn(verb, change));
 const isRevertible = ({ revert }) => revert !== null && ["possible", "armed", "held"].includes(revert.state);
-
-const REVERTS = { armed: ["good", "applied, to be taken back"], held: ["bad", "applied, not taken back by itself"], kept: ["good", "applied, and kept"], done: ["good", "taken back"], failed: ["bad", "applied, could not be taken back"] };
-
-/** The state in a word or two: [kind, text]. */
-export function stateOf(change) {
-  const { phase, applied, closed, revert } = change;
-  if (change.bypass) return change.reviews_missing ? ["bad", "bypass, not reviewed"] : ["good", "bypass, reviewed"];
-  if (revert?.bypass) return change.reviews_missing ? ["bad", "taken back by a bypass, not reviewed"] : ["good", "taken back by a bypass, reviewed"];
-  if (phase === "applied" && REVERTS[revert?.state]) return REVERTS[revert.state];
-  if (phase === "applied") return ["good", `applied as revision ${applied.revision}`];
-  if (phase === "closed") return closed.reason === "failed" ? ["bad", "failed: could not be applied"] : ["", closed.reason];
-  if (phase === "held") return ["bad", "held"];
-  if (change.stale !== null) return ["bad", "stale"];
-  if (change.rejections.length) return ["bad", "rejected"];
-  if (!change.approved) return ["", "waits for approval"];
-  return phase === "scheduled" || change.apply === "when_approved" ? ["good", "scheduled"] : ["good", "can be applied"];
-}
-
-/** What its times mean for who approves or applies it, as sentences: [text, time], with a time after some texts. */
-export function timesOf(change) {
-  const { apply, schedule, revert_after_s: back } = change;
-  if (!isPending(change)) return [];
-  return [
-    apply === "when_approved" && (schedule ? ["Once enough persons approve it, the cluster applies it, but not before", schedule.not_before] : ["As soon as enough persons approve it, the cluster applies it.", null]),
-    apply !== "when_approved" && schedule && ["It is applied not before", schedule.not_before],
-    schedule && ["It is not applied after", schedule.not_after],
-    back !== null && [`The cluster takes it back ${duration(back)} after it is applied.`, null],
-  ].filter(Boolean);
-}
-
-/** What it lacks before it can be applied, as sentences. */
-export function missing(change) {
-  if (change.bypass || change.revert?.bypass) return change.reviews_missing ? [`${count(change.reviews_missing, "person", "persons")} must still review it.`] : [];
-  if (!isPending(change)) return [];
-  const left = change.approvals_needed - change.approvals_counted;
-  return [
-    change.phase === "held" ? "It is held since a restore or a recovery: it needs a new edition. Rebase it." : "",
-    change.stale === null ? "" : `It is stale: ${change.stale}.`,
-    change.rejections.length ? "This edition is rejected. A new edition can be approved." : "",
-    left > 0 ? `${count(left, "approval")} of ${change.approvals_needed} ${left === 1 ? "is" : "are"} missing.` : "",
-    left > 0 && !change.attested ? "One of them is asked for because the key that sent it is not attested." : "",
-  ].filter(Boolean);
-}
-
-/** Why an approval does not count; empty if it does. */
-export const whyNot = (vote) => (vote.counts ? "" : "the key is revoked, or is no longer attested as it was");
 
 /**
  * Reads lists of change requests one after the other, newest first, until `wanted` are found that `keep` takes, and `pagesMax`

@@ -9,6 +9,7 @@ import { collect } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Confirm, Crumbs, Field, Loaded, Tabs, Time, useLoad, useWrite } from "../parts/ui.js";
 import { Frozen } from "../parts/frozen.js";
+import { Rolling } from "../parts/rolling.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Fields } from "../parts/fields.js";
 import { JsonView } from "../parts/jsonview.js";
@@ -18,7 +19,7 @@ export function ConfigHead({ name, config, here, children }) {
   const base = ["d", name, "c", config];
   return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: name, href: href(["d", name]) }, { text: config }]} />
     <div class="title"><h1>${config}</h1><span class="grow"></span>${children}</div>
-    <${Frozen} name=${name} />
+    <${Frozen} name=${name} /><${Rolling} name=${name} config=${config} />
     <${Tabs} label="Parts of the config" items=${[
       { text: "Content", here: here === "view", href: href(base) },
       { text: "History", here: here === "history", href: href([...base, "history"]) }]} />`;

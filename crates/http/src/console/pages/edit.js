@@ -16,6 +16,7 @@ import { collect, collected } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Crumbs, Field, Loaded, Problem, UNCHECKED, useDebounced, useLoad, useWrite } from "../parts/ui.js";
 import { Frozen } from "../parts/frozen.js";
+import { Rolling } from "../parts/rolling.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Editor } from "../parts/editor.js";
 import { Form } from "../parts/form.js";
@@ -192,7 +193,7 @@ function Editing({ name, config, start }) {
       <button disabled=${isIdle} title="Collects this change, to make several at once" onClick=${add}>Add to the change set</button>
       ${propose.isOnly ? "" : html`<${ProposeButton} of=${{ ...propose, ask: (what) => { if (!isStrayed()) propose.ask(what); } }} proposal=${proposal} disabled=${isIdle} />`}
       <button class="primary" disabled=${isIdle} onClick=${save}>${propose.isOnly ? "Propose…" : write.busy ? "Saving…" : "Save"}</button></div>
-    <${Frozen} name=${name} />
+    <${Frozen} name=${name} />${isNew ? "" : html`<${Rolling} name=${name} config=${config} />`}
     ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ? html`<${By} of=${other.by} />` : "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : null}.
       ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : null}
     ${write.error?.status === 412 ? null : html`<${Problem} error=${write.error} again=${write.again} />`}

@@ -6,7 +6,7 @@ import { keptIn, partsOf, readChange, timingMembers } from "../lib/edition.js";
 import { count } from "../lib/format.js";
 import { JsonError, identical, parse, print } from "../lib/json.js";
 import { proposalBody } from "../lib/operations.js";
-import { changePath, isPending, mayEdit } from "../lib/reviews.js";
+import { changePath, isEditable, mayEdit } from "../lib/reviews.js";
 import { ANY } from "../lib/schema.js";
 import { masked } from "../lib/secrets.js";
 import { Crumbs, Dialog, Field, Loaded, Problem, useLoad, useWrite } from "../parts/ui.js";
@@ -15,6 +15,8 @@ import { Diff } from "../parts/diff.js";
 import { Editor } from "../parts/editor.js";
 import { OPERATIONS } from "./review.js";
 import { TITLE_MAX } from "../parts/propose.js";
+import { Release } from "../parts/release.js";
+import { formOf, releaseOf, wrongOf } from "../lib/release.js";
 import { Timing, fieldsOf, timingOf } from "../parts/timing.js";
 
 /** Operations that are shown before somebody asks for all. */
@@ -35,8 +37,8 @@ export default function EditRequest({ parts: [, id] }) {
 /** Says why it can't be edited here, or edits it. */
 function Whether({ start, onBegin }) {
   const { change } = start;
-  const found = useMemo(() => (isPending(change) ? partsOf(start) : null), [start]);
-  const why = !isPending(change) ? "it is not open any more" : !mayEdit(change) ? "your key may not propose and read all of it" : found.why;
+  const found = useMemo(() => (isEditable(change) ? partsOf(start) : null), [start]);
+  const why = !isEditable(change) ? "it is not open any more" : !mayEdit(change) ? "your key may not propose and read all of it" : found.why;
   if (why) return html`<div class="title"><h1>Edit the change request</h1></div><div class="banner warn"><strong>It can't be edited here:</strong> ${why}. ${found?.why ? "Who sees it can send a new edition, or propose it anew." : ""}</div>
     <p><a href=${href(["reviews", change.change_id])}>To the change request</a></p>`;
   return html`<${Editing} start=${start} parts=${found.parts} onBegin=${onBegin} />`;
@@ -47,6 +49,7 @@ function Editing({ start, parts, onBegin }) {
   const [title, setTitle] = useState(change.title);
   const [description, setDescription] = useState(change.description);
   const [when, setWhen] = useState(() => fieldsOf(change));
+  const [release, setRelease] = useState(() => formOf(change.rollout));
   const [values, setValues] = useState(() => parts.map((part) => part.value));
   const [wrong, setWrong] = useState({});
   const [out, setOut] = useState(new Set());
@@ -58,25 +61,28 @@ function Editing({ start, parts, onBegin }) {
   const kept = parts.filter((_, place) => !out.has(place));
   // A time that is not touched is sent as it was, to the microsecond.
   const began = useMemo(() => fieldsOf(change), [change]);
+  const planned = useMemo(() => JSON.stringify(releaseOf(formOf(change.rollout))), [change]);
   const timing = JSON.stringify(when) === JSON.stringify(began) ? timingMembers(change) : timingOf(when);
-  const isChanged = title !== change.title || description !== change.description || JSON.stringify(when) !== JSON.stringify(began) || out.size > 0
+  const isReleased = wrongOf(release) !== "" || JSON.stringify(releaseOf(release)) !== planned;
+  const isChanged = isReleased || title !== change.title || description !== change.description || JSON.stringify(when) !== JSON.stringify(began) || out.size > 0
     || parts.some((part, place) => part.value !== undefined && !identical(values[place], part.value));
   const isBroken = Object.keys(wrong).some((place) => !out.has(Number(place)));
   useEffect(() => { unsaved.value = isChanged || isBroken ? "What you have changed is not sent." : ""; return () => { unsaved.value = ""; }; }, [isChanged, isBroken]);
   const secretsOf = (part) => [schemas.get(part.definition) ?? ANY].flat();
   const isSecret = (part, value) => part.isConfig && secretsOf(part).some((schema) => masked(schema ?? ANY, value) !== value);
-  const body = proposalBody(title.trim(), description.trim(), parts.flatMap((part, place) => (out.has(place) ? [] : [part.text(values[place])])), timing);
+  const body = proposalBody(title.trim(), description.trim(), parts.flatMap((part, place) => (out.has(place) ? [] : [part.text(values[place])])), { ...timing, ...releaseOf(release) });
   const set = (place, value) => setValues((old) => old.map((other, i) => (i === place ? value : other)));
   const mark = (place, error) => setWrong((old) => { const { [place]: gone, ...rest } = old; return error ? { ...rest, [place]: error } : rest; });
   const leave = (place) => setOut((old) => { const next = new Set(old); if (!next.delete(place)) next.add(place); return next; });
-  const state = isBroken ? ["bad", "A place is no JSON"] : kept.length === 0 ? ["bad", "Nothing is left of it"] : isChanged ? ["", "The node checks it when you send it"] : ["", "Nothing is changed yet"];
+  const state = isBroken ? ["bad", "A place is no JSON"] : wrongOf(release) ? ["bad", "The stages are not whole"] : kept.length === 0 ? ["bad", "Nothing is left of it"] : isChanged ? ["", "The node checks it when you send it"] : ["", "Nothing is changed yet"];
   return html`<div class="title"><h1>Edit the change request</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
       <${CopyAs} isSecret=${() => parts.some((part, place) => isSecret(part, values[place]))} requests=${() => [{ label: "Send the edition", method: "PUT", path: changePath(change.change_id), headers: { "If-Match": start.etag }, body }]} />
       <a class="button" href=${href(["reviews", change.change_id])}>Cancel</a>
-      <button class="primary" disabled=${!isChanged || isBroken || kept.length === 0 || !title.trim()} onClick=${() => setAsking(true)}>Send edition ${change.edition + 1}…</button></div>
+      <button class="primary" disabled=${!isChanged || isBroken || wrongOf(release) !== "" || kept.length === 0 || !title.trim()} onClick=${() => setAsking(true)}>Send edition ${change.edition + 1}…</button></div>
     <p class="muted">You edit edition ${change.edition}. What you send becomes edition ${change.edition + 1}, which rests on the records as they are now. To add a record, propose it on its own page.</p>
     <div class="narrowed"><${Field} label="Title" hint="What it is, in a line"><input required maxlength=${TITLE_MAX} value=${title} onInput=${(event) => setTitle(event.target.value)} /></${Field}>
       <${Field} label="Description" hint="Why; those who may read everything in it can read this"><textarea rows="3" maxlength="4000" value=${description} onInput=${(event) => setDescription(event.target.value)}></textarea></${Field}>
+      ${change.rollout || kept.every((part) => part.op === "put_config" && !part.isNew) ? html`<${Release} release=${release} setRelease=${setRelease} />` : ""}
       <${Timing} when=${when} setWhen=${setWhen} isOfConfigs=${kept.every((part) => part.isConfig)} /></div>
     <h2>What it would change <span class="muted">${count(kept.length, "operation")}</span></h2>
     ${parts.map((part, place) => (isShown(part, place) ? html`<${Part} key=${place} part=${part} value=${values[place]} schema=${part.isConfig ? secretsOf(part) : undefined} isOut=${out.has(place)} isAlone=${parts.length === 1} isSecret=${isSecret(part, values[place])} error=${wrong[place]}
@@ -120,7 +126,7 @@ function Send({ start: { change, etag }, body, hidden, changed, onClose, onBegin
   const [takesBack, setTakesBack] = useState(false);
   const [now, setNow] = useState({ etag, change });
   const write = useWrite();
-  const isOther = now.change.digest !== change.digest || !isPending(now.change);
+  const isOther = now.change.digest !== change.digest || !isEditable(now.change);
   const submit = (event) => {
     event.preventDefault();
     write.run("PUT", changePath(change.change_id), { headers: { "If-Match": now.etag }, body }, (answer) => {
@@ -138,7 +144,7 @@ function Send({ start: { change, etag }, body, hidden, changed, onClose, onBegin
   const lost = [approvals.length && count(approvals.length, "approval"), rejections.length && count(rejections.length, "rejection")].filter(Boolean).join(" and ");
   return html`<${Dialog} title=${`Send edition ${change.edition + 1}?`} onClose=${onClose}><form class="stack" onSubmit=${submit}>
     <p class="wrap"><b>${change.title}</b></p>
-    ${isOther ? html`<div class="banner warn"><strong>${isPending(now.change) ? `It has a newer edition, ${now.change.edition}.` : "It is not open any more."}</strong> What you have changed is of edition ${change.edition}.</div>`
+    ${isOther ? html`<div class="banner warn"><strong>${isEditable(now.change) ? `It has a newer edition, ${now.change.edition}.` : "It is not open any more."}</strong> What you have changed is of edition ${change.edition}.</div>`
     : lost ? html`<div class="banner warn"><strong>${lost} given so far ${approvals.length + rejections.length === 1 ? "is" : "are"} lost.</strong> Others look at the new edition again.</div>` : html`<p>Nobody has approved or rejected it so far. Approvals given meanwhile are lost.</p>`}
     <p>You become an author of it, so you can't approve it.${change.phase === "scheduled" ? " It is no longer left to the cluster." : ""}</p>
     ${change.config_definition_keys.length ? html`<p class="muted">Its configs are sent as whole data. One that was sent as a patch is no patch any more: a rebase writes all of its fields.</p>` : ""}

@@ -7,7 +7,8 @@ import { href, lacks, principal, say, session, spoken } from "../lib/state.js";
 import { get } from "../lib/api.js";
 import { PREVIEW, readChange, summary } from "../lib/edition.js";
 import { count } from "../lib/format.js";
-import { changePath, hindranceIn, isEarly, isMe, isOpen, isPending, mayApply, mayBypassRevert, mayEdit, mayKeep, mayRevert, mayWithdraw, missing, myVote, stateOf, timesOf, whyNot } from "../lib/reviews.js";
+import { changePath, hindranceIn, isEarly, isEditable, isMe, isOpen, isPending, isRolling, mayApply, mayBypassRevert, mayEdit, mayKeep, mayRevert, mayWithdraw, myVote } from "../lib/reviews.js";
+import { isPaused, mayAbort, maySteer, missing, stateOf, timesOf, whyNot } from "../lib/reviewstate.js";
 import { LIVE, keepRead } from "../lib/following.js";
 import { recount } from "../lib/waiting.js";
 import { Crumbs, Problem, Time, copyText } from "../parts/ui.js";
@@ -17,9 +18,12 @@ import { Party } from "../parts/by.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Diff } from "../parts/diff.js";
 import { environmentOf, useEnvironments } from "../parts/frozen.js";
+import { Rollout } from "../parts/rollout.js";
 
 /** Until it is read again, in milliseconds, without events of change requests and with them: one small answer. */
 const [AGAIN, SELDOM] = [5000, 10000];
+/** The same while it rolls: no event tells what its readers say. */
+const ROLLING = 2000;
 /** Records that are shown before somebody asks for more. */
 const RECORDS = 25;
 export default function Review({ parts: [, id] }) {
@@ -39,6 +43,12 @@ export default function Review({ parts: [, id] }) {
   const isFirst = useRef(true);
   now.current = shown;
   const show = (found) => { setShown(found); setNewer(null); };
+  /** Shows how far its rollout is. */
+  const follow = ({ digest, rollout }) => {
+    const next = (old) => (old?.change.digest !== digest || JSON.stringify(old.change.rollout) === JSON.stringify(rollout) ? old : { ...old, change: { ...old.change, rollout } });
+    newest.current = next(newest.current);
+    setShown(next);
+  };
   useEffect(() => {
     const stop = new AbortController();
     isFirst.current = true;
@@ -62,9 +72,9 @@ export default function Review({ parts: [, id] }) {
           const isOther = !isFirst.current && found.change.digest !== now.current.change.digest;
           if (isOther) { setNewer(found); spoken.value = "The change request has a newer edition"; } else show(found);
           isFirst.current = false;
-        }
+        } else follow(light.data);
         setError(null);
-        return { revision, pages: 1 };
+        return { revision, pages: 1, again: isRolling(newest.current.change) ? ROLLING : undefined };
       } catch (problem) {
         if (stop.signal.aborted) return null;
         if (problem.status === undefined) throw problem;
@@ -93,11 +103,12 @@ export default function Review({ parts: [, id] }) {
     <${Actions} change=${change} isOld=${newer !== null} onDo=${setDoing} />
     <${Lacking} change=${change} />
     ${timesOf(change).length ? html`<ul class="notes" aria-label="Times">${timesOf(change).map(([text, time]) => html`<li>${text}${time ? html` <${Time} of=${time} />.` : ""}</li>`)}</ul>` : ""}
+    ${change.rollout ? html`<${Rollout} of=${change.rollout} />` : ""}
     <${Facts} change=${change} />
     <div class="review">${change.description ? html`<section aria-label="Description"><h2>Description</h2><p class="wrap">${change.description}</p></section>` : ""}
     <${Votes} change=${change} />
     <${Records} shown=${shown} max=${max} setMax=${setMax} /></div>
-    ${doing ? html`<${Act} kind=${doing} shown=${shown} unread=${Math.max(0, shown.records.length - max)} onClose=${() => setDoing(null)} onDone=${done} />` : ""}`;
+    ${doing ? html`<${Act} kind=${doing} shown=${shown} unread=${Math.max(0, shown.records.length - max)} onClose=${() => setDoing(null)} onDone=${done} onRefused=${() => setTurn((old) => old + 1)} />` : ""}`;
 }
 
 /** The requests behind the page. */
@@ -106,7 +117,8 @@ function requests(change) {
   const body = JSON.stringify({ digest: change.digest });
   return [{ label: "Show it with its preview", method: "GET", path, query: PREVIEW },
     ...(change.bypass ? [{ label: "Review it", method: "POST", path: `${path}/review`, body }] : []),
-    ...(isPending(change) ? [{ label: "Approve it", method: "POST", path: `${path}/approve`, body }, { label: "Apply it", method: "POST", path: `${path}/apply`, body }, { label: "Rebase it", method: "POST", path: `${path}/rebase` }] : [])];
+    ...(isRolling(change) ? ["Pause", "Resume", "Advance", "Abort"].map((word) => ({ label: `${word} its rollout`, method: "POST", path: `${path}/${word.toLowerCase()}` })) : []),
+    ...(isEditable(change) ? [{ label: "Approve it", method: "POST", path: `${path}/approve`, body }, { label: "Apply it", method: "POST", path: `${path}/apply`, body }, { label: "Rebase it", method: "POST", path: `${path}/rebase` }] : [])];
 }
 
 function Actions({ change, isOld, onDo }) {
@@ -118,11 +130,14 @@ function Actions({ change, isOld, onDo }) {
   const buttons = [
     canVote && !why && !(mine && change.approvals.includes(mine)) && button("approve", "Approve…", { primary: !canApply, disabled: isOld || change.stale !== null, name: "a" }),
     canVote && !why && !change.rejections.some(isMe) && button("reject", "Reject…", { disabled: isOld }),
-    canVote && mayApply(change) && !(change.phase === "scheduled" && isEarly(change)) && button("apply", isEarly(change) ? "Schedule…" : "Apply…", { primary: canApply, disabled: isOld || !canApply }),
-    isPending(change) && mayEdit(change) && html`<a class="button" data-key="e" href=${href(["reviews", change.change_id, "edit"])}>Edit…</a>`,
-    isPending(change) && mayEdit(change) && button("rebase", "Rebase…", { primary: change.stale !== null || change.phase === "held", disabled: isOld }),
-    isPending(change) && mayWithdraw(change) && button("withdraw", "Withdraw…"),
+    canVote && mayApply(change) && !(change.phase === "scheduled" && isEarly(change)) && button("apply", isEarly(change) ? "Schedule…" : change.rollout ? "Begin the rollout…" : "Apply…", { primary: canApply, disabled: isOld || !canApply }),
+    isEditable(change) && mayEdit(change) && html`<a class="button" data-key="e" href=${href(["reviews", change.change_id, "edit"])}>Edit…</a>`,
+    isEditable(change) && mayEdit(change) && button("rebase", "Rebase…", { primary: change.stale !== null || change.phase === "held", disabled: isOld }),
+    isEditable(change) && mayWithdraw(change) && button("withdraw", "Withdraw…"),
     change.reviews_missing > 0 && !why && !mine && button("review", "Review…", { primary: true, name: "a" }),
+    maySteer(change) && (isPaused(change) ? button("resume", "Resume…") : button("pause", "Pause…")),
+    maySteer(change) && change.rollout.status.stage !== null && button("advance", "Next stage…"),
+    mayAbort(change) && button("abort", "Take back…", { danger: true }),
     mayKeep(change) && button("keep", "Keep…"),
     mayRevert(change) && button("revert", "Take back…", { danger: true }),
     !mayRevert(change) && mayBypassRevert(change) && button("bypass", "Take back by a bypass…", { danger: true }),
@@ -147,7 +162,7 @@ function Lacking({ change }) {
   }
   if (all.length + frozen.size === 0) return null;
   return html`<div class="banner warn"><strong>What is missing</strong><ul>${all.map((text) => html`<li>${text}</li>`)}
-    ${[...frozen].map(([name, until]) => html`<li>The environment ${name} is frozen until <${Time} of=${until} />: it can't be applied before.</li>`)}</ul></div>`;
+    ${[...frozen].map(([name, until]) => html`<li>The environment ${name} is frozen until <${Time} of=${until} />: ${isRolling(change) ? "no stage of its rollout ends" : "it can't be applied"} before.</li>`)}</ul></div>`;
 }
 
 function Facts({ change }) {

@@ -4,7 +4,8 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { href, principal, route, session, setQuery } from "../lib/state.js";
 import { count } from "../lib/format.js";
 import { LIVE, keepRead } from "../lib/following.js";
-import { CHANGES, hindrance, isMine, isPending, needsAuthor, nextStep, readChanges, stateOf, waitingLists, waitsForMe } from "../lib/reviews.js";
+import { CHANGES, hindrance, isEditable, isMine, isOpen, isPending, needsAuthor, readChanges, waitingLists, waitsForMe } from "../lib/reviews.js";
+import { isPaused, isTakenBack, needsSteering, nextStep, stateOf } from "../lib/reviewstate.js";
 import { recount } from "../lib/waiting.js";
 import { Empty, Problem, Time } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
@@ -16,25 +17,28 @@ const WANTED = 50;
 /** Definitions of a change request that are named. */
 const NAMED_MAX = 3;
 const VIEWS = [["waiting", "Needs me"], ["open", "Open"], ["mine", "Mine"], ["all", "All"]];
-const PENDING = ["open", "scheduled", "held"].map((phase) => [["phase", phase]]);
+const PENDING = ["open", "scheduled", "rolling", "held"].map((phase) => [["phase", phase]]);
 /** The states that can be chosen: the name in the address, the words, the lists that have them, and which of these they are. */
 const STATES = [
-  ["approval", "waits for approval", PENDING, (change) => isPending(change) && change.stale === null && !change.approved && change.rejections.length === 0 && change.phase !== "held"],
+  ["approval", "waits for approval", PENDING, (change) => isOpen(change) && change.stale === null && !change.approved && change.rejections.length === 0],
   ["ready", "can be applied", PENDING, (change) => stateOf(change)[1] === "can be applied"],
   ["scheduled", "scheduled", PENDING, (change) => stateOf(change)[1] === "scheduled"],
   ["stale", "stale", PENDING, (change) => change.stale !== null],
   ["rejected", "rejected", PENDING, (change) => change.rejections.length > 0],
+  ["rolling", "rolling", [[["phase", "rolling"]]]],
+  ["paused", "rollout paused", [[["phase", "rolling"]]], isPaused],
   ["held", "held", [[["phase", "held"]]]],
   ["applied", "applied", [[["phase", "applied"]]]],
   ["armed", "to be taken back", [[["revert", "armed"]]]],
   ["kept", "kept", [[["revert", "kept"]]]],
-  ["failed", "failed: could not be applied", [[["phase", "closed"]]], (change) => change.closed.reason === "failed"],
+  ["failed", "failed: could not be applied", [[["phase", "closed"]]], (change) => change.closed.reason === "failed" && !isTakenBack(change)],
+  ["back", "failed: its rollout was taken back", [[["phase", "closed"]]], isTakenBack],
   ["revert", "could not be taken back", [[["revert", "failed"]]]],
   ["unreviewed", "bypass, not reviewed", [[["unreviewed", "true"]]]],
   ["closed", "closed", [[["phase", "closed"]]]],
 ];
 /** Those of an open one. */
-const OPEN_STATES = ["approval", "ready", "scheduled", "stale", "rejected", "held"];
+const OPEN_STATES = ["approval", "ready", "scheduled", "stale", "rejected", "rolling", "paused", "held"];
 const statesOf = (view) => (view === "waiting" ? [] : STATES.filter(([name]) => view !== "open" || OPEN_STATES.includes(name)));
 const EMPTY = {
   waiting: ["Nothing needs you", "A change request that you may approve appears here by itself, and one of your own that you can apply or must rebase."],
@@ -47,7 +51,7 @@ const EMPTY = {
 function selection(view, { state, environment, search }) {
   const narrowed = [...(environment ? [["environment", environment]] : []), ...(search ? [["search", search]] : [])];
   const of = (lists) => lists.map((query) => [...query, ...narrowed]);
-  if (view === "waiting") return [of([...waitingLists, [["phase", "scheduled"]], [["phase", "held"]]]), (change) => waitsForMe(change) || needsAuthor(change)];
+  if (view === "waiting") return [of([...waitingLists, [["phase", "scheduled"]], [["phase", "rolling"]], [["phase", "held"]]]), (change) => waitsForMe(change) || needsAuthor(change) || needsSteering(change)];
   const [, , lists = view === "open" ? PENDING : [[]], isOf = () => true] = statesOf(view).find(([name]) => name === state) ?? [];
   return [of(lists), (change) => isOf(change) && (view !== "mine" || isMine(change)) && (view !== "open" || isPending(change))];
 }
@@ -109,8 +113,8 @@ function names(environments, chosen) {
 /** What needs the person, by what they can do about it; elsewhere one list. */
 function Lists({ view, changes }) {
   if (view !== "waiting") return html`<${Table} changes=${changes} label="Change requests" />`;
-  const [votes, own] = [changes.filter(waitsForMe), changes.filter(needsAuthor)];
-  return html`${votes.length ? html`<h2>To review</h2><${Table} changes=${votes} label="To review" />` : ""}
+  const [paused, votes, own] = [needsSteering, waitsForMe, needsAuthor].map((isOf) => changes.filter(isOf));
+  return html`${paused.length ? html`<h2>Paused rollouts, for you to decide</h2><${Table} changes=${paused} label="Paused rollouts, for you to decide" next />` : ""}${votes.length ? html`<h2>To review</h2><${Table} changes=${votes} label="To review" />` : ""}
     ${own.length ? html`<h2>Your own, to go on with</h2><${Table} changes=${own} label="Your own, to go on with" next />` : ""}`;
 }
 
@@ -127,7 +131,7 @@ function Table({ changes, label, next }) {
 
 /** When the cluster does something. */
 function Due({ of }) {
-  const at = of.revert?.state === "armed" ? of.revert.due_at : isPending(of) && of.schedule ? of.schedule.not_before : null;
+  const at = of.revert?.state === "armed" ? of.revert.due_at : isEditable(of) && of.schedule ? of.schedule.not_before : null;
   return at ? html` <span class="small"><${Time} of=${at} /></span>` : null;
 }
 

@@ -5,9 +5,11 @@ import { html, useState } from "../vendor/preact.js";
 import { go, lacks, say, unsaved } from "../lib/state.js";
 import { proposalBody } from "../lib/operations.js";
 import { CHANGES } from "../lib/reviews.js";
+import { atOnce, releaseOf, wrongOf } from "../lib/release.js";
 import { CopyAs } from "./copyas.js";
 import { Dialog, Field, Problem, useWrite } from "./ui.js";
 import { environmentOf, useEnvironments } from "./frozen.js";
+import { Release } from "./release.js";
 import { Timing, timingOf } from "./timing.js";
 
 /** Why a write is refused that could be proposed. */
@@ -54,9 +56,13 @@ function Propose({ title: start, description: about = "", operations, choice, is
   const [isChosen, setChosen] = useState(false);
   const write = useWrite();
   const [when, setWhen] = useState({ apply: "manual", from: "", until: "", back: "" });
+  const [release, setRelease] = useState(atOnce);
   const texts = choice ? operations(isChosen) : operations;
   const isOfConfigs = texts.every((text) => /^\{"op":"[a-z]+_config"/.test(text));
-  const body = proposalBody(title.trim(), description.trim(), texts, timingOf(when));
+  // A rollout updates configs that exist, and does nothing else.
+  const isOfUpdates = texts.every((text) => /^\{"op":"(put|patch)_config"/.test(text));
+  const wrong = isOfUpdates && wrongOf(release) !== "";
+  const body = proposalBody(title.trim(), description.trim(), texts, { ...timingOf(when), ...(isOfUpdates && !wrong ? releaseOf(release) : {}) });
   const submit = async (event) => {
     event.preventDefault();
     await write.run("POST", CHANGES, { body }, (answer) => {
@@ -72,10 +78,11 @@ function Propose({ title: start, description: about = "", operations, choice, is
     ${choice ? html`<label class="check"><input type="checkbox" checked=${isChosen} onChange=${(event) => setChosen(event.target.checked)} /> ${choice}</label>` : ""}
     <${Field} label="Title" hint="What it is, in a line"><input required maxlength=${TITLE_MAX} value=${title} onInput=${(event) => setTitle(event.target.value)} /></${Field}>
     <${Field} label="Description" hint="Why; those who may read everything in it can read this"><textarea rows="3" maxlength="4000" value=${description} onInput=${(event) => setDescription(event.target.value)}></textarea></${Field}>
+    ${isOfUpdates ? html`<${Release} release=${release} setRelease=${setRelease} />` : ""}
     <${Timing} when=${when} setWhen=${setWhen} isOfConfigs=${isOfConfigs} />
     <div><${CopyAs} isSecret=${isSecret} requests=${[{ label: "Propose it", method: "POST", path: CHANGES, body }]} /></div></div>
     <${Problem} error=${write.error} again=${write.again} />
-    <footer><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${write.busy || !title.trim()}>${write.busy ? "Working…" : "Propose it"}</button></footer></form></${Dialog}>`;
+    <footer><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${write.busy || !title.trim() || wrong}>${write.busy ? "Working…" : "Propose it"}</button></footer></form></${Dialog}>`;
 }
 
 /** The errors of a change request with one operation, as those of the write that it stands for. */

@@ -1,6 +1,6 @@
 // The small parts that every page is made of: buttons, banners, dialogs, empty states, loading, tabs.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
-import { session, say } from "../lib/state.js";
+import { href, session, say } from "../lib/state.js";
 import { call, newIdempotencyKey } from "../lib/api.js";
 import { ago, time } from "../lib/format.js";
 
@@ -83,7 +83,14 @@ const TITLES = {
   change_required: "The environment takes change requests only.", environment_frozen: "The environment is frozen.",
   change_digest: "It has a newer edition.", change_stale: "It is stale.", change_closed: "It is closed.", not_approved: "It is not approved.",
   change_not_due: "It is not the time for it.", not_revertible: "It can't be taken back.",
+  rollout_active: "A rollout has it.", rollout_stage: "The rollout is at another stage.", rollout_invalid: "It can't be released like that.", too_many_rollouts: "Too many rollouts run.",
 };
+
+/** The way to the rollout that refuses a write: the node names its change request. */
+function Way({ of: { code, msg } }) {
+  const change = code === "rollout_active" && /change request (\S+) is being rolled out/.exec(msg)?.[1];
+  return change ? html` <a href=${href(["reviews", change])}>Show the rollout</a>` : null;
+}
 
 /** What went wrong, in words that do not promise too much. */
 export function Problem({ error, again }) {
@@ -100,8 +107,8 @@ export function Problem({ error, again }) {
       ? html`<strong>Outcome unknown.</strong> The change may or may not have been applied. <span class="muted">(${error.message})</span>`
       : html`<strong>${TITLES[error.items[0]?.code] ?? titles[error.status] ?? `Refused with status ${error.status}.`}</strong>
         ${error.items.length === 1
-          ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : null}`
-          : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : null}${item.msg}</li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : null}</ul>`}`}
+          ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : null}<${Way} of=${error.items[0]} />`
+          : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : null}${item.msg}<${Way} of=${item} /></li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : null}</ul>`}`}
     ${again ? html` <button type="button" onClick=${again}>Send it again</button> <span class="muted">It is done once at most.</span>` : null}
     ${error.requestId ? html`<div class="muted small">request ${error.requestId}</div>` : null}
   </div>`;
