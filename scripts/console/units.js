@@ -12,7 +12,10 @@ async (seed) => {
   const { measures } = await import("./lib/health.js");
   const { since } = await import("./lib/usage.js");
   const { principal } = await import("./lib/state.js");
-  const { hindranceIn, needsAuthor, nextStep, mayRevert, missing, stateOf, timesOf, waitsForMe } = await import("./lib/reviews.js");
+  const { hindranceIn, needsAuthor, mayRevert, waitsForMe } = await import("./lib/reviews.js");
+  const { mayAbort, maySteer, missing, needsSteering, nextStep, stateOf, timesOf } = await import("./lib/reviewstate.js");
+  const { atOnce, formOf: releaseForm, labelsOf, releaseOf, wrongIn, wrongOf } = await import("./lib/release.js");
+  const { readersText, ruleText, waitsFor, whoText } = await import("./lib/rollouts.js");
   const { compare, operationsFor } = await import("./lib/promote.js");
   const { onConfig, onDefinition } = await import("./lib/operations.js");
   const { timingOf } = await import("./parts/timing.js");
@@ -156,6 +159,36 @@ async (seed) => {
     && times({ schedule: { not_before: "A", not_after: "B" } }) === "It is applied not before A; It is not applied after B" && times({ apply: "when_approved", schedule: { not_before: "A", not_after: "B" } }).startsWith("Once enough persons approve it, the cluster applies it, but not before A") && times({ phase: "applied", apply: "when_approved" }) === "");
   check("times of a proposal", JSON.stringify(timingOf({ apply: "manual", from: "", until: "", back: "" })) === "{}" && JSON.stringify(timingOf({ apply: "when_approved", from: "2199-01-02T03:04", until: "2199-01-02T03:05:06", back: "900" })) === '{"apply":"when_approved","schedule":{"not_before":"2199-01-02T03:04:00Z","not_after":"2199-01-02T03:05:06Z"},"revert_after_s":900}');
   check("durations", [900, 3600, 7200, 86400, 604800, 61].map(duration).join() === "15 minutes,1 hour,2 hours,1 day,7 days,61 seconds");
+  // Rollouts: what a person may do with one, what it waits for, and a form that sends what it shows.
+  {
+    const stages = [{ labels: {}, share: 5, for_s: 900, min_healthy: 3 }, { labels: { ring: ["x", "y"], az: ["1"] }, share: 100, for_s: 0, min_healthy: 0 }];
+    const status = { stage: 0, since: "2199-01-02T03:04:05Z", paused: null, passed: [], healthy: 1, failed: 0, failures: [], gates: [{ name: "g", ok: true }, { name: "h", ok: null }], waits_for: ["time"] };
+    const plan = { stages, max_failed: 0, gates: [{ name: "g", fresh_s: 60 }, { name: "h", fresh_s: 60 }], on_fail: "abort", timeout_s: 3600 };
+    const rolling = (more) => ({ ...change, phase: "rolling", rollout: { ...plan, status: { ...status, ...more } } });
+    const paused = { paused: { at: "", by: null, comment: "" } };
+    const may = (who, of = rolling(paused)) => { principal.value = who; return [maySteer, mayAbort, needsSteering].map((is) => Number(is(of))).join(""); };
+    const grants = (...verbs) => ({ ...me, grants: [{ verbs, definitions: ["*"] }] });
+    check("who steers a rollout", may(grants("read", "approve")) === "111" && may(grants("read", "write")) === "011" && may(grants("read")) === "000" && may(grants("read", "approve"), rolling({})) === "110"
+      && may(grants("read", "approve"), change) === "000" && may(grants("read"), { ...rolling(paused), authors: [someone(1)] }) === "011");
+    check("what to do about a paused one", nextStep(rolling(paused)) === "take it back" && may(grants("read", "approve")) && nextStep(rolling(paused)) === "resume it, or take it back");
+    check("states of a rollout", stateOf(rolling({})).join() === "good,rolling, stage 1 of 2" && stateOf(rolling(paused)).join() === "bad,rollout paused, stage 1 of 2" && stateOf(rolling({ stage: null }))[1] === "rolling, after its last stage"
+      && stateOf({ ...change, phase: "closed", closed: { reason: "failed", error: { code: "rollout_failed" } } })[1] === "failed: its rollout was taken back" && times({ ...rolling({}), apply: "when_approved", schedule: { not_before: "A", not_after: "B" } }) === "");
+    const waits = (...names) => waitsFor({ ...plan, status: { ...status, waits_for: names } }).map(([text, time]) => `${text}${time ? ` ${time}` : ""}`).join("; ");
+    check("what it waits for", waits("time") === "its time, until 2199-01-02T03:19:05.000Z" && waits("resume", "min_healthy", "gates") === "somebody who resumes it or takes it back; 2 more readers that run well; the gate h to say that all is well"
+      && waits("end") === "the cluster, which applies it" && waits().includes("in a moment"));
+    check("who is in a stage", stages.map(whoText).join("; ") === "5 % of the readers; all readers with ring x or y and az 1" && whoText({ share: 100, labels: {} }) === "all readers that have a name");
+    check("what readers say", readersText({ healthy: null }, 2, 1) === "" && readersText({ healthy: 2, failed: 0 }, 0, 0) === "2 run well, 0 failed" && ruleText({ ...plan, on_fail: "pause", max_failed: 2, gates: [] }).startsWith("If more than 2 readers fail, it pauses"));
+    const typed = (more) => ({ ...atOnce(), kind: "own", ...more });
+    check("a release as it is sent", JSON.stringify(["", "canary", "linear"].map((kind) => releaseOf({ ...atOnce(), kind }))) === '[{},{"rollout":"canary"},{"rollout":"linear"}]' && releaseOf(typed({})).rollout.stages.map(({ share, for_s: time }) => `${share} ${time}`).join() === "5 900,50 900");
+    check("a plan is sent as it was", JSON.stringify(releaseOf(releaseForm({ ...plan, status: null })).rollout) === JSON.stringify({ stages, max_failed: 0, on_fail: "abort", gates: plan.gates, timeout_s: 3600 }) && releaseForm(null).kind === "");
+    const odd = { ...plan, stages: [{ labels: { "a,b": ["c"] }, share: 0.01, for_s: 1, min_healthy: 0 }] };
+    check("a plan that the form can't show is sent as it was", releaseForm({ ...odd, status: null }).kind === "sent" && JSON.stringify(releaseOf(releaseForm({ ...odd, status: null })).rollout) === JSON.stringify(odd));
+    check("labels that are typed", JSON.stringify(labelsOf(" ring = a,ring=b, z=c=d,")) === '{"ring":["a","b"],"z":["c=d"]}' && ["a", "=b", "a=", "a=b, c"].every((text) => labelsOf(text) === undefined) && JSON.stringify(labelsOf("")) === "{}");
+    for (const [name, texts] of [["share", ["0", "101", "1.234", "x", "-1"]], ["minutes", ["", "10081", "-1", "x"]], ["healthy", ["1.5", "-1", "9999999999"]], ["labels", ["x"]]]) {
+      for (const text of texts) check(`${name} ${text}`, Object.keys(wrongIn({ ...atOnce().stages[0], [name]: text })).join() === name);
+    }
+    check("what is wrong with a release", wrongOf(typed({ failed: "x" })) !== "" && wrongOf(typed({ stages: [{ ...atOnce().stages[0], share: "0" }] })).startsWith("Stage 1: a share") && wrongOf(typed({})) === "" && wrongOf({ ...atOnce(), failed: "x" }) === "");
+  }
   principal.value = signedIn;
   check("what is missing", missing({ ...change, attested: false, approvals_needed: 2, approvals_counted: 1 }).length === 2 && missing({ ...change, phase: "applied", bypass: true, reviews_missing: 2 })[0].startsWith("2 persons") && missing({ ...change, phase: "closed" }).length === 0);
 
@@ -234,7 +267,8 @@ async (seed) => {
   ]) check(`promoted, ${what}: ${found}`, found === expected);
   const said = (method, path, body, query) => command({ method, path: `/change_request/${path}`, query, body: body && JSON.stringify(body) });
   check("commands of change requests", said("GET", "", undefined, [["phase", "open"], ["environment", "prod"]]) === "change list --phase open --env prod" && said("GET", "x", undefined, [["include", "preview"]]) === "change show x"
-    && said("POST", "x/approve", { digest: "d" }) === "change approve x --digest d" && said("POST", "x/apply", { digest: "d" }) === "change apply x --digest d --yes" && said("POST", "", { title: "t" }) === null);
+    && said("POST", "x/approve", { digest: "d" }) === "change approve x --digest d" && said("POST", "x/apply", { digest: "d" }) === "change apply x --digest d --yes" && said("POST", "", { title: "t" }) === null
+    && said("POST", "x/pause", { comment: "why so" }) === "change pause x --comment 'why so'" && said("POST", "x/advance") === "change advance x");
 
   // A rule that the form shows is written back as it was; what it can't show it does not touch.
   for (const text of ['{"if":[{"==":[{"var":"country"},"de"]},"on",null]}', '{"if":[{"!=":[{"var":"a.b"},7.0]},"on"]}', '{"fractional":[["on",10],["off",90]]}', '{"if":[{"sem_ver":[{"var":"v"},"^","1.2"]},"on",{"<":[{"var":"n"},12345678901234567890123]},"off","on"]}',
