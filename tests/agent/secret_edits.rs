@@ -73,6 +73,7 @@ async fn random_edits_are_in_the_files_and_no_secret_is_where_it_may_not_be() {
         urls: blind.urls.clone(),
         key: cluster.client(1).key,
         environment: None,
+        labels: None,
         child: None,
     };
     std::fs::create_dir_all(&seeing.root).unwrap();

@@ -111,7 +111,8 @@ fn prometheus() -> (String, Arc<Mutex<(u16, String)>>) {
     let told = Arc::clone(&answer);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (Ok(mut stream), mut head) = (stream, [0; 4096]);
+            let Ok(mut stream) = stream else { continue };
+            let mut head = [0; 4096];
             let count = stream.read(&mut head).unwrap_or_default();
             assert!(String::from_utf8_lossy(&head[..count]).starts_with("GET /api/v1/query?query=up"));
             let (status, body) = told.lock().expect("nobody has panicked").clone();
