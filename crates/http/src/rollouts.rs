@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_has_a_name_or_is_an_object_that_can_be_carried_out() {
+    fn a_plan_has_a_name_or_is_a_valid_object() {
         for name in NAMED_PLANS {
             assert_eq!(read(json!(name)).unwrap().check(), Ok(()), "{name}");
         }

@@ -149,7 +149,7 @@ async fn a_person_pauses_resumes_and_advances_it() {
 }
 
 #[tokio::test]
-async fn a_plan_that_cant_be_carried_out_is_rejected_when_it_is_sent() {
+async fn an_invalid_plan_is_rejected_when_it_is_sent() {
     let scene = scene().await;
     let create = |key: &str, n| put(key, n);
     let new = propose(&scene, vec![create("k", 1), create("new", 1)], plan(vec![stage(500, 60)])).await;

@@ -119,7 +119,7 @@ pub struct WatchRequest {
     pub consistency: Consistency,
     /// Who reads, if the client says it. A watch of change requests is the same for all.
     pub reader: Option<Reader>,
-    /// Whether the watch returns each step of a rollout in its scope, whoever sees it. Not with a reader.
+    /// Whether the watch returns each step of a rollout in its scope, for all readers. Not with a reader.
     pub follows_rollouts: bool,
 }
 
