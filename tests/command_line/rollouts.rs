@@ -51,7 +51,7 @@ async fn a_rollout_is_begun_seen_steered_and_followed_to_its_end() {
     let table = root.ok(&[&["config", "get", "limits", "acme"][..], &CANARY].concat()).await;
     assert!(table.contains(&format!("candidate of {id}")), "{table}");
     fails(&root.run(&["config", "get", "limits", "--reader", "host-1"]).await, 2, "name it");
-    fails(&root.run(&["config", "put", "limits", "acme", "--data", "{}"]).await, 4, "rollout");
+    fails(&root.run(&["config", "put", "limits", "acme", "--data", "{}"]).await, 4, "rolled out");
 
     let told = root.ok(&["change", "pause", &id, "--comment", "lunch"]).await;
     assert!(told.ends_with("paused: rolling, stage 1 of 2, paused\n"), "{told}");
@@ -83,7 +83,7 @@ async fn a_rollout_is_begun_seen_steered_and_followed_to_its_end() {
 async fn a_failure_takes_it_back_and_a_watch_says_so() {
     let (_cluster, root) = started("cli-rollouts-failed").await;
     let id = begin(&root, r#"{"n": 3}"#).await;
-    let report = ["change", "report", &id, "--state", "failed", "--detail", "no\u{9}start"];
+    let report = ["change", "report", &id, "--state", "failed", "--detail", "no start"];
     root.ok(&[&report[..], &CANARY].concat()).await;
     let watched = root.run(&["change", "watch", &id]).await;
     fails(&watched, 1, "was not applied: failed");

@@ -132,7 +132,8 @@ function detailOf(definition, key, error) {
   const told = Array.isArray(issues)
     ? `${definition}/${key}: ${issues.map((issue) => `/${(issue?.path ?? []).join("/")} ${issue?.message ?? ""}`).join("; ")}`
     : String(error?.message ?? error);
-  return cut(told.replace(/[\0-\x1f\x7f]+/g, " "));
+  // A node refuses characters that nobody sees.
+  return cut(told.replace(/[^\p{L}\p{N}\x20-\x7e]+/gu, " "));
 }
 
 /** So many bytes of a text, and no half character. @param {string} text */

@@ -113,5 +113,7 @@ def _reason(core: CacheCore, config: Any) -> Optional[str]:
             # The places and no values: those may be secret, and others read the reason.
             places = ", ".join(path or "/" for path in error.paths) or "some place"
             told = f"{config.definition}/{config.key} does not fit {typed.model.__name__} at {places}"
-            return told.encode()[:_DETAIL_BYTES_MAX].decode(errors="ignore")
+            # A node refuses characters that nobody sees.
+            seen = "".join(each if each.isprintable() else " " for each in told)
+            return seen.encode()[:_DETAIL_BYTES_MAX].decode(errors="ignore")
     return None

@@ -130,10 +130,12 @@ fn is_value(shown: &str) -> bool {
         .any(|begin| shown.ends_with(begin))
 }
 
-/// A reason as it is sent: one line of so many bytes.
+/// A reason as it is sent: one line of so many bytes. A node rejects characters that nobody sees.
 fn detail(reason: &str) -> String {
+    let is_seen =
+        |character: char| character == '…' || character.is_ascii_graphic() || character.is_alphanumeric();
     let mut text: String =
-        reason.chars().map(|character| if character.is_control() { ' ' } else { character }).collect();
+        reason.chars().map(|character| if is_seen(character) { character } else { ' ' }).collect();
     text.truncate(text.floor_char_boundary(DETAIL_BYTES_MAX));
     text
 }
