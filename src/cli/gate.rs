@@ -56,7 +56,7 @@ pub(super) struct GateArgs {
     /// Ask Prometheus at this URL, again and again
     #[arg(long, value_name = "URL", requires_all = ["query", "bound"])]
     prometheus: Option<String>,
-    /// What to ask Prometheus (PromQL). If it has several values, each must be within the bounds
+    /// What to ask Prometheus. If it has several values, each must be within the bounds
     #[arg(long, value_name = "PROMQL", requires = "prometheus")]
     query: Option<String>,
     /// All is well with values up to this one

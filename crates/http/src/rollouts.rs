@@ -221,9 +221,15 @@ pub(super) async fn abort(service: Service, request: BodyRequest) -> Result<Repl
     steer(service, request, RolloutSteer::Abort, "rollout aborted").await
 }
 
-/// The body of these.
-pub(super) fn steered(fields: &mut BodyFields) -> String {
-    fields.optional("comment", &COMMENT).unwrap_or_default()
+/// The body of these: the stage at which the rollout must be, and why.
+pub(super) fn steered(fields: &mut BodyFields) -> (Option<u32>, String) {
+    const STAGE: FieldType<u32> = FieldType {
+        read: |value, fields| small(value, fields, u32::MAX),
+        schema: |_| {
+            integer(0).description(Some("the stage at which it must be, from 0; otherwise 409")).into()
+        },
+    };
+    (fields.nullable("stage", &STAGE), fields.optional("comment", &COMMENT).unwrap_or_default())
 }
 
 async fn steer(
@@ -234,8 +240,8 @@ async fn steer(
 ) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     unconditional(request.condition)?;
-    let comment = request.read(&service, steered).await?;
-    let write = ChangeWrite::Steer { id: request.name, steer, comment };
+    let (stage, comment) = request.read(&service, steered).await?;
+    let write = ChangeWrite::Steer { id: request.name, steer, stage, comment };
     answered(message, service.changes.write(request.caller, write).await)
 }
 

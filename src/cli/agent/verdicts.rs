@@ -15,9 +15,12 @@ use concord_client::{Config, Verdict};
 
 use super::settings::{AgentSettings, FileContent};
 
-/// By file, the candidates that it was written from last, and what it says of them.
+/// The candidates that a file was written from last, and what it says of them.
+type Said = (Vec<Arc<Config>>, Verdict);
+
+/// What files say, each by its path.
 #[derive(Debug, Default)]
-pub(super) struct Verdicts(Mutex<BTreeMap<PathBuf, (Vec<Arc<Config>>, Verdict)>>);
+pub(super) struct Verdicts(Mutex<BTreeMap<PathBuf, Said>>);
 
 impl Verdicts {
     /// Notes what a file says of the candidates that it was written from.

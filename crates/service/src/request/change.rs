@@ -114,6 +114,8 @@ pub enum ChangeWrite {
         id: String,
         /// What.
         steer: RolloutSteer,
+        /// The stage at which it must be, from 0; `None` for any.
+        stage: Option<u32>,
         /// The person's words; empty for none.
         comment: String,
     },

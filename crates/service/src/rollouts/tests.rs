@@ -48,7 +48,7 @@ async fn propose(scene: &Scene, writes: Vec<Write>, plan: Plan) -> Result<Change
 }
 
 async fn steer(scene: &Scene, by: &Principal, steer: RolloutSteer) -> Result<ChangeView, Refusal> {
-    let write = ChangeWrite::Steer { id: ID.into(), steer, comment: "c".into() };
+    let write = ChangeWrite::Steer { id: ID.into(), steer, stage: None, comment: "c".into() };
     scene.change(by, write).await
 }
 
@@ -140,6 +140,9 @@ async fn a_person_pauses_resumes_and_advances_it() {
     steer(&scene, &scene.bob, RolloutSteer::Resume).await.unwrap();
     scene.pass(Duration::from_secs(50)).await;
     assert_eq!(stage_of(&scene.shown(&begun).await), Some(0), "its time has begun again");
+    let (id, comment) = (ID.into(), String::new());
+    let late = ChangeWrite::Steer { id, steer: RolloutSteer::Advance, stage: Some(1), comment };
+    assert!(matches!(rejection(scene.change(&scene.bob, late).await), Rejection::RolloutStage));
     let advanced = steer(&scene, &scene.bob, RolloutSteer::Advance).await.unwrap();
     assert_eq!(stage_of(&advanced), Some(1));
     let status = advanced.rollout.unwrap().status.unwrap();

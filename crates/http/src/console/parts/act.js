@@ -37,12 +37,12 @@ export function Act({ kind, shown, unread, onClose, onDone, onRefused }) {
   const act = ACTS[kind];
   const path = `${changePath(change.change_id)}/${kind === "bypass" ? "revert" : kind}`;
   const isSteer = STEERS.includes(kind);
-  const named = isSteer || kind === "withdraw" || kind === "rebase" ? {} : { digest: change.digest };
+  // The stage that the page shows is ended, and none that has begun meanwhile.
+  const named = kind === "advance" ? { stage: change.rollout.status.stage } : isSteer || kind === "withdraw" || kind === "rebase" ? {} : { digest: change.digest };
   const request = kind === "bypass" ? { query: [["bypass", "true"]], headers: reasonHeader(comment), body: JSON.stringify(named) } : kind === "rebase" ? { headers: { "If-Match": etag } } : { body: JSON.stringify({ ...named, ...(comment.trim() ? { comment: comment.trim() } : {}) }) };
   const hidden = (change.preview?.records ?? []).filter((one) => one.redacted.length || one.before_omitted || one.configs !== undefined || one.returned_configs > 200).length;
   const begins = kind === "apply" && change.rollout !== null && !isEarly(change);
   const said = kind === "apply" && isEarly(change) ? "Left to the cluster" : begins ? "The rollout has begun" : act.said;
-  // The request names no stage: the one that the page shows is ended, and none that has begun meanwhile.
   const isMoved = kind === "advance" && shown.change.rollout?.status?.stage !== change.rollout.status.stage;
   // The page shows what the rollout is now, beside what the node says.
   useEffect(() => { if (isSteer && write.error?.status === CONFLICT) onRefused(); }, [write.error]);

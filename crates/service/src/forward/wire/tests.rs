@@ -210,7 +210,7 @@ fn rollout_writes() -> Vec<Write> {
     let all = [
         ChangeWrite::CreateStaged { id: id(), edition: edition(), plan: plan.clone() },
         ChangeWrite::EditStaged { id: id(), edition: edition(), plan, if_match: Some(9) },
-        ChangeWrite::Steer { id: id(), steer: RolloutSteer::Abort, comment: "c".into() },
+        ChangeWrite::Steer { id: id(), steer: RolloutSteer::Abort, stage: Some(1), comment: "c".into() },
     ];
     all.into_iter().map(|write| Write::Change(Box::new(write))).collect()
 }
@@ -288,7 +288,7 @@ const WRITES: [&str; 36] = [
     "0a070c30313233343536373839615aac02",
     "12080c4162636465666768696a6b6c0174000001040164016b02000000070707070707070707070707070707070707070707070707070707070707070701010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0201b002",
     "12090c4162636465666768696a6b6c0174000001040164016b02000000070707070707070707070707070707070707070707070707070707070707070701010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0201b0020109",
-    "120a0c4162636465666768696a6b6c030163",
+    "120a0c4162636465666768696a6b6c0301010163",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.

@@ -180,7 +180,9 @@ pub(super) fn prepare_change(
             let plan = state.rollout(found.id()).map(|rollout| &rollout.plan);
             edit(state, &found, (*if_match, &edition, plan), with)?
         }
-        ChangeWrite::Steer { steer, comment, .. } => steered(state, &found, (*steer, comment), principal)?,
+        ChangeWrite::Steer { steer, stage, comment, .. } => {
+            steered(state, &found, (*steer, *stage, comment), principal)?
+        }
         ChangeWrite::Judge { judgement, digest, comment, .. } => {
             principal.authorize_scope(Verb::Approve, found.scope())?;
             ChangeAction::Vote(Box::new(NewVote {
@@ -308,12 +310,12 @@ fn edit(
     Ok(ChangeAction::EditStaged { after, expect, edition })
 }
 
-/// What a person does with a rollout: at the stage at which the leader sees it. Who aborts it may withdraw it, or write
+/// What a person does with a rollout: at the stage that the person names, or at which the leader sees it. Who aborts it may withdraw it, or write
 /// what it changes: who sees the harm must not wait for an approver.
 fn steered(
     state: &State,
     found: &FoundChange<'_>,
-    (steer, comment): (RolloutSteer, &str),
+    (steer, stage, comment): (RolloutSteer, Option<u32>, &str),
     principal: &Principal,
 ) -> Result<ChangeAction, Refusal> {
     let may_abort = found.is_surely_of(principal) || principal.may_in(Verb::Write, found.scope());
@@ -324,6 +326,7 @@ fn steered(
         return Err(Rejection::ChangeClosed.into());
     }
     let at = state.rollout(found.id()).and_then(Rollout::at).filter(|_| found.change.is_rolling());
+    let at = at.filter(|at| stage.is_none_or(|stage| stage == at.passed));
     let at = at.ok_or(Rejection::RolloutStage)?;
     let comment = comment.to_owned();
     Ok(match steer {
