@@ -16,6 +16,7 @@ use super::{
     extract::{BodyRequest, ReadRequest, both, check_key},
     json::Object,
     openapi::schemas::json_object,
+    reader::reader_of,
     reply::{Problem, Rendering, Reply},
     shape::{Shape, TAKEN, without_shape},
 };
@@ -24,6 +25,7 @@ use concord_model::{
     command::Expect,
     document::Document,
     error::Rejection,
+    key::Key,
     patch::{Patch, PatchFormat},
     query::{self, Page},
     record::{Config, Revision},
@@ -148,6 +150,7 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     let (consistency, ([revision], shape)) = request.params.with_consistency(asked)?;
     let definition = request.definition();
     check_key(&definition, definitions::KEY)?;
+    let reader = reader_of(request.headers())?;
     if let Some(revision) = revision {
         return Box::pin(get_at(service, request, consistency, shape, revision)).await;
     }
@@ -157,14 +160,17 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     check_key(&key, KEY)?;
     let not_found = || Problem::rejected(Rejection::ConfigNotFound, view.revision());
     let config = collection.config(&key).ok_or_else(not_found)?;
+    let seen = view.seen(config, reader.as_ref());
+    let (config, variant) = seen.as_ref().map_or((config, None), |seen| (&seen.config, Some(&seen.change)));
     let shown = view.shown(&service.reads, &request.principal, config).await?;
     let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
     let is_open = || !collection.may_have_secrets();
-    if shape != Shape::default() {
-        let part = Box::pin(parts(service, request, shape, config, redacted.cloned())).await?;
-        return Ok(part.state_revision(view.revision()).compressed_for(request.headers(), is_open));
-    }
-    let reply = found(request, config, false).redacted(redacted).state_revision(view.revision());
+    let reply = if shape == Shape::default() {
+        found(request, (config, variant), false).redacted(redacted)
+    } else {
+        Box::pin(parts(service, request, shape, (config, variant), redacted.cloned())).await?
+    };
+    let reply = reply.state_revision(view.revision()).seen_by(reader.is_some());
     Ok(reply.compressed_for(request.headers(), is_open))
 }
 
@@ -173,16 +179,16 @@ async fn parts(
     service: &Service,
     request: &ReadRequest,
     shape: Shape,
-    config: &Arc<Config>,
+    (config, variant): (&Arc<Config>, Option<&Key>),
     redacted: Option<RedactedPlaces>,
 ) -> Result<Reply, Problem> {
     let Some(fields) = shape.fields else {
-        return Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()));
+        return Ok(found(request, (config, variant), shape.has_revision).redacted(redacted.as_ref()));
     };
     let redacted = redacted.map(|places| fields.places(&places));
     let part = service.reads.project(fields, vec![Arc::clone(config)]).await?;
     let config = part.first().unwrap_or(config);
-    Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()))
+    Ok(found(request, (config, variant), shape.has_revision).redacted(redacted.as_ref()))
 }
 
 /// Gets a config as of a revision, from the history.
@@ -197,17 +203,21 @@ async fn get_at(
     let name = ConfigName { definition: &definition, key: &key };
     let found = service.history.config_at(&request.principal, consistency, name, at).await?;
     let RedactedConfig { config, revision, redacted } = found;
-    let reply = parts(service, request, shape, &config, Some(redacted)).await?;
+    let reply = parts(service, request, shape, (&config, None), Some(redacted)).await?;
     Ok(reply.state_revision(revision))
 }
 
-fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
-    let reply = if request.has(config.revision) {
+/// A config, or what a reader sees in place of it: the candidate of this change request.
+fn found(request: &ReadRequest, (config, variant): (&Config, Option<&Key>), has_revision: bool) -> Reply {
+    let is_known =
+        variant.map_or_else(|| request.has(config.revision), |change| request.has_tag(change.as_str()));
+    let reply = if is_known {
         Reply::not_modified()
     } else {
         Reply::ok_with("config found", config.data.len(), |data| shown(data, config, has_revision))
     };
-    reply.record_version(config.revision, config.modified_at)
+    let reply = reply.record_version(config.revision, config.modified_at);
+    variant.into_iter().fold(reply, Reply::variant)
 }
 
 /// Replaces the data of a config; with `If-None-Match: *` creates it, and with `upsert=true` does one or the other.
@@ -290,7 +300,7 @@ pub(super) fn members(object: Object, config: &Config) -> Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concord_model::{key::Key, time::Timestamp};
+    use concord_model::time::Timestamp;
 
     #[test]
     fn a_record_has_four_members_and_its_data_as_written() {

@@ -20,14 +20,14 @@ const API: [&str; 2] = ["/api/", "/ofrep/"];
 /// What a page may send.
 const REQUEST_HEADERS: HeaderValue = HeaderValue::from_static(
     "authorization, content-type, content-encoding, if-match, if-none-match, idempotency-key, last-event-id, \
-     x-change-reason, x-request-id",
+     x-change-reason, x-concord-labels, x-concord-reader, x-request-id",
 );
 /// What a page may read.
 const ANSWER_HEADERS: HeaderValue = HeaderValue::from_static(
     "accept-encoding, accept-patch, allow, etag, last-modified, link, location, ratelimit, ratelimit-policy, retry-after, \
      warning, x-concord-breaking-configs, x-concord-cluster, x-concord-deletion, x-concord-dry-run, \
      x-concord-index-building, x-concord-next-from, x-concord-node, x-concord-redacted, x-concord-revision, \
-     x-concord-write-revision, x-request-id",
+     x-concord-variant, x-concord-write-revision, x-request-id",
 );
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE");
 /// Seconds for which a browser remembers the response to a preflight.

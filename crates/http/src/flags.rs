@@ -155,6 +155,7 @@ pub(super) async fn events(service: Service, request: ReadRequest) -> Result<Rep
         has_prev: false,
         start: WatchStart::Now,
         consistency,
+        reader: None,
     };
     let watch = service.watches.watch(request.principal, wanted).await?;
     let position = watch.position();

@@ -79,6 +79,7 @@ mod pipeline;
 mod pretty;
 mod quota;
 mod read;
+mod reader;
 mod reply;
 mod reports;
 mod rewriting;

@@ -21,6 +21,7 @@ use super::{
     extract::BodyRequest,
     json::Object,
     openapi::schemas::{integer, text},
+    reader::{reader_of, with_variant},
     reply::{Problem, Rendering, Reply, ResultsFrame, refusal_items},
 };
 use concord_model::{
@@ -79,27 +80,35 @@ struct WantedConfig {
 struct BulkReadResult {
     wanted: WantedConfig,
     result: ReadResult,
+    /// The change request whose candidate it is.
+    variant: Option<Key>,
 }
 
 /// Reads the configs.
 pub(super) async fn run(service: Service, request: BodyRequest) -> Result<Response, Problem> {
     let request = request.refuse_dry_run()?;
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    let reader = reader_of(&request.headers)?;
     let BulkReadBody { configs, revision } = request.read_value(&service, parse).await?;
     let principal = &request.caller.principal;
     let names = configs.iter().map(|wanted| wanted.asked.clone()).collect();
-    let bulk = BulkRequest { configs: names, at: revision };
+    let is_identified = reader.is_some();
+    let bulk = BulkRequest { configs: names, at: revision, reader };
     let made = service.reads.read_bulk(principal, consistency, bulk).await?;
-    let BulkRead { results, redacted, revision, state_revision, reservation, may_compress } = made;
+    let BulkRead { results, mut variants, redacted, revision, state_revision, reservation, may_compress } =
+        made;
     let is_denied = |result: &ReadResult| matches!(result, ReadResult::Refused(Refusal::Forbidden { .. }));
     let is_partly_denied = results.iter().any(is_denied);
-    let items = configs.into_iter().zip(results);
-    let items: Vec<_> = items.map(|(wanted, result)| BulkReadResult { wanted, result }).collect();
+    let items = configs.into_iter().zip(results).enumerate();
+    let item =
+        |(place, (wanted, result))| BulkReadResult { wanted, result, variant: variants.remove(&place) };
+    let items: Vec<_> = items.map(item).collect();
     let before = format!("\"revision\":{revision},");
     let frame = ResultsFrame { before: &before, tail: "]}}" };
     let reply = Reply::results("configs read", items, reservation, frame, Rendering { size, render })
         .redacted(Some(&redacted))
         .state_revision(state_revision)
+        .seen_by(is_identified)
         .compressed_for(&request.headers, || may_compress);
     let mut response = reply.into_response();
     if is_partly_denied {
@@ -118,15 +127,17 @@ fn size(item: &BulkReadResult) -> usize {
 /// The members of a result.
 fn render(object: Object, item: &BulkReadResult) -> Object {
     let WantedConfig { asked, known } = &item.wanted;
+    let variant = item.variant.as_ref();
     let object = object.unescaped(definitions::KEY, &asked.definition).unescaped(configs::KEY, &asked.key);
     match &item.result {
-        ReadResult::Found(config) if is_known(known.as_deref(), config) => {
-            object.unescaped("status", "not_modified").value("revision", &config.revision)
+        ReadResult::Found(config) if is_known(known.as_deref(), config, variant) => {
+            let object = object.unescaped("status", "not_modified").value("revision", &config.revision);
+            with_variant(object, variant)
         }
-        ReadResult::Found(config) => object
-            .unescaped("status", "found")
-            .value("revision", &config.revision)
-            .object("config", |object| members(object, config)),
+        ReadResult::Found(config) => {
+            let object = object.unescaped("status", "found").value("revision", &config.revision);
+            with_variant(object, variant).object("config", |object| members(object, config))
+        }
         ReadResult::Refused(refusal) => {
             let is_forbidden = matches!(refusal, Refusal::Forbidden { .. });
             let status = if is_forbidden { "forbidden" } else { "absent" };
@@ -135,8 +146,11 @@ fn render(object: Object, item: &BulkReadResult) -> Object {
     }
 }
 
-fn is_known(known: Option<&str>, config: &Arc<Config>) -> bool {
-    known.is_some_and(|tags| names(tags.as_bytes(), itoa::Buffer::new().format(config.revision)))
+fn is_known(known: Option<&str>, config: &Arc<Config>, variant: Option<&Key>) -> bool {
+    known.is_some_and(|tags| match variant {
+        None => names(tags.as_bytes(), itoa::Buffer::new().format(config.revision)),
+        Some(change) => names(tags.as_bytes(), change.as_str()),
+    })
 }
 
 /// Reads the body.

@@ -30,6 +30,7 @@ use super::{
     extract::{QueryErrors, QueryParams, ReadRequest, query_violation},
     json::{Object, with_redacted},
     latest::{self, LATEST},
+    reader::{reader_of, with_variant},
     reply::{Problem, Reply, refusal_body},
 };
 use concord_model::{
@@ -84,7 +85,7 @@ const RETRY_LINE: &str = "retry: 1000\n";
 /// Opens a watch.
 pub(super) async fn open(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
     let last = last_event_id(request.headers())?;
-    let wanted = wanted(&request.params, begin(&request.params, last), |name| !RESERVED.contains(&name))?;
+    let wanted = wanted(&request, begin(&request.params, last), |name| !RESERVED.contains(&name))?;
     let has_prev = wanted.has_prev;
     let watch = service.watches.watch(request.principal, wanted).await?;
     let (position, cluster) = (watch.position(), watch.cluster());
@@ -111,7 +112,7 @@ pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply
         return latest::list(service, request).await;
     }
     let is_filter = |name: &str| !RESERVED.contains(&name) && name != "wait";
-    let wanted = wanted(&request.params, begin(&request.params, None), is_filter)?;
+    let wanted = wanted(&request, begin(&request.params, None), is_filter)?;
     let wait = wait(&request.params)?;
     if wanted.start == WatchStart::InitialState {
         let msg = "a poll starts with changes; read the current state with a list or a watch";
@@ -134,13 +135,15 @@ pub(super) async fn poll(service: Service, request: ReadRequest) -> Result<Reply
     Ok(reply.state_revision(changes.upto))
 }
 
-/// What the parameters ask for.
+/// What the parameters ask for, and for whom.
 fn wanted(
-    params: &QueryParams,
+    request: &ReadRequest,
     start: Result<WatchStart, QueryError>,
     is_filter: impl Fn(&str) -> bool,
 ) -> Result<WatchRequest, Problem> {
+    let params = &request.params;
     let (consistency, start) = params.with_consistency(start)?;
+    let reader = reader_of(request.headers())?;
     let has_prev = flag(params, "prev")?;
     let all = |name: &str| {
         let named = params.0.iter().filter(|(other, _)| other == name);
@@ -163,6 +166,7 @@ fn wanted(
         has_prev,
         start,
         consistency,
+        reader,
     })
 }
 
@@ -304,6 +308,7 @@ pub(super) fn selected_json(
     let item = |place: usize, has_left: bool| {
         let item = event.items.get(place)?;
         let object = change_json(item, has_left, redacted.after.get(&place));
+        let object = with_version(object, event, place);
         Some(match item {
             RecordChange::Config { before, .. } if has_prev => {
                 with_prev(object, before, redacted.before.get(&place)).finish()
@@ -374,6 +379,18 @@ fn with_prev(object: Object, before: &Before, redacted: Option<&RedactedPlaces>)
     }
 }
 
+/// Adds to the change of a config what version it is, where that is none that the event has written: a reader sees the
+/// candidate from now on, or the proven config again.
+fn with_version(object: Object, event: &Event, place: usize) -> Object {
+    let Some(RecordChange::Config { after: Some(config), .. }) = event.items.get(place) else {
+        return object;
+    };
+    if config.revision == event.revision {
+        return object;
+    }
+    with_variant(object.value("revision", &config.revision), event.variants.get(&place))
+}
+
 fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPlaces>) -> Object {
     match item {
         RecordChange::Definition { key, is_new, after, deleted_configs, undeleted_configs } => match after {
@@ -420,7 +437,7 @@ fn state_json(part: &InitialChunk) -> String {
     let config = |(number, (definition, config)): (usize, &(Key, Arc<Config>))| {
         let object = Object::with_capacity(config.data.len());
         let object = with_config(object, definition, config).value("revision", &config.revision);
-        with_redacted(object, part.redacted.get(&number)).finish()
+        with_variant(with_redacted(object, part.redacted.get(&number)), part.variants.get(&number)).finish()
     };
     let configs: Vec<String> = part.configs.iter().enumerate().map(config).collect();
     Object::new()

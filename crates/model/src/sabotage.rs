@@ -72,6 +72,8 @@
 //! | `stage-early` | a stage of a rollout ends before its time |
 //! | `stage-without-evidence` | a stage of a rollout ends without readers that run well |
 //! | `rollout-overwritten` | something else changes a config that is in a rollout |
+//! | `candidate-for-all` | a client that does not say who it is sees candidates |
+//! | `watch-misses-rollout` | a watch of a reader learns nothing of rollouts |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |
 //!
 //! No version knows a feature level after the newest one. So that tests can still upgrade a cluster, a build with debug

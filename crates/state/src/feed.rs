@@ -14,13 +14,16 @@
 //! 2. A change is removed only when the history holds it, or when a snapshot was installed.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
 
-use crate::{Change, Edit, State};
+use crate::{
+    Change, Edit, State,
+    seen::{self, RolloutEdit, RolloutEdits},
+};
 use concord_model::{
     key::Key,
     limits::{FEED_BYTES_MAX, FEED_EVENTS_MAX},
@@ -43,10 +46,14 @@ pub struct Event {
     pub by: String,
     /// The caller's reason.
     pub reason: Option<String>,
-    /// The changed records. None in an event of change requests alone.
+    /// The changed records. None in an event of change requests and rollouts alone.
     pub items: Vec<RecordChange>,
     /// The change requests that were changed. No watch of records returns them.
     pub change_requests: Vec<ChangeRequestEdit>,
+    /// The rollouts that began, went on or ended. Only watches of readers ask for them ([`Self::seen_by`]).
+    pub rollouts: Option<Box<RolloutEdits>>,
+    /// The change requests of whose rollouts the items at these places are candidates. None but in what a reader sees.
+    pub variants: BTreeMap<usize, Key>,
     /// The whole event as it is sent, rendered once for all watchers that receive all of it.
     pub rendered: OnceLock<Bytes>,
     /// The same for watchers that may know of the change request that it was.
@@ -137,11 +144,24 @@ impl Event {
     pub fn new(
         revision: Revision,
         at: Timestamp,
-        (by, reason): (&str, Option<&String>),
+        author: (&str, Option<&String>),
         items: Vec<RecordChange>,
         change_requests: Vec<ChangeRequestEdit>,
     ) -> Option<Self> {
-        let is_empty = items.is_empty() && change_requests.is_empty();
+        Self::with_rollouts(revision, at, author, (items, change_requests), Vec::new())
+    }
+
+    /// The same with edits of rollouts; `None` without any of the three.
+    #[must_use]
+    pub fn with_rollouts(
+        revision: Revision,
+        at: Timestamp,
+        (by, reason): (&str, Option<&String>),
+        (items, change_requests): (Vec<RecordChange>, Vec<ChangeRequestEdit>),
+        rollouts: Vec<RolloutEdit>,
+    ) -> Option<Self> {
+        let rollouts = RolloutEdits::new(rollouts);
+        let is_empty = items.is_empty() && change_requests.is_empty() && rollouts.is_none();
         (!is_empty).then(|| Self {
             revision,
             at,
@@ -149,14 +169,45 @@ impl Event {
             reason: reason.cloned(),
             items,
             change_requests,
+            rollouts,
+            variants: BTreeMap::new(),
             rendered: OnceLock::new(),
             rendered_with_request: OnceLock::new(),
             indexed: Mutex::new(None),
         })
     }
 
-    /// The event of a change; `name` returns the key of a definition by its id.
-    fn of(change: &Change, mut name: impl FnMut(Revision) -> Option<Key>) -> Option<Self> {
+    /// What somebody is shown of it: these items and change requests, possibly none, and no rollouts.
+    #[must_use]
+    pub fn of_items(&self, items: Vec<RecordChange>, change_requests: Vec<ChangeRequestEdit>) -> Self {
+        Self {
+            revision: self.revision,
+            at: self.at,
+            by: self.by.clone(),
+            reason: self.reason.clone(),
+            items,
+            change_requests,
+            rollouts: None,
+            variants: BTreeMap::new(),
+            rendered: OnceLock::new(),
+            rendered_with_request: OnceLock::new(),
+            indexed: Mutex::new(None),
+        }
+    }
+
+    /// The same with the change requests whose candidates some of its items are.
+    #[must_use]
+    pub fn with_variants(self, variants: BTreeMap<usize, Key>) -> Self {
+        Self { variants, ..self }
+    }
+
+    /// The event of a change; `name` returns the key of a definition by its id, `after` has the later changes up to that of
+    /// the state.
+    fn of(
+        change: &Change,
+        after: (&[Arc<Change>], &State),
+        mut name: impl FnMut(Revision) -> Option<Key>,
+    ) -> Option<Self> {
         let deleted = |sought: Revision| {
             change.edits.iter().find_map(|edit| {
                 if let Edit::Deleted { definition, configs, .. } = edit
@@ -215,7 +266,8 @@ impl Event {
         let items = change.edits.iter().filter_map(item).collect();
         let change_requests = change.edits.iter().filter_map(change_request).collect();
         let by = (change.by.as_str(), change.reason.as_ref());
-        Self::new(change.revision, change.at, by, items, change_requests)
+        let rollouts = seen::edits_of(change, after, &mut name);
+        Self::with_rollouts(change.revision, change.at, by, (items, change_requests), rollouts)
     }
 
     /// The approximate bytes that it retains in memory: the records and their rendering.
@@ -236,7 +288,9 @@ impl Event {
         };
         let records: usize = self.items.iter().map(|each| ITEM_BYTES + item(each)).sum();
         let change_requests: u64 = self.change_requests.iter().map(ChangeRequestEdit::bytes).sum();
-        records.saturating_add(usize::try_from(change_requests).unwrap_or(usize::MAX))
+        let rollouts = self.rollouts.as_ref().map_or(0, |rollouts| rollouts.bytes());
+        records
+            .saturating_add(usize::try_from(change_requests.saturating_add(rollouts)).unwrap_or(usize::MAX))
     }
 
     /// The bytes of its configs' data before it, as far as known.
@@ -301,7 +355,11 @@ pub fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> {
         last = Some((id, key.clone()));
         Some(key)
     };
-    changes.iter().filter_map(|change| Event::of(change, &mut name)).map(Arc::new).collect()
+    let event = |(place, change): (usize, &Arc<Change>)| {
+        let later = changes.get(place + 1..).unwrap_or_default();
+        Event::of(change, (later, state), &mut name).map(Arc::new)
+    };
+    changes.iter().enumerate().filter_map(event).collect()
 }
 
 /// A page of the events after a position.

@@ -13,6 +13,7 @@
 //! | [`deleted`] | the deleted definitions that are kept, so that a deletion can be undone |
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`feed`] | the recent changes in memory, for watchers |
+//! | [`seen`] | what readers see while a rollout runs |
 //! | [`audit`] | the anchors of the audit logs |
 //! | [`environment`] | the environments, and whether their rules let a proposal change what it changes |
 //! | [`change`] | the change requests, and whether one may be applied |
@@ -46,6 +47,7 @@ pub mod index;
 pub mod person;
 pub mod query;
 mod replaced;
+pub mod seen;
 pub mod stored;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

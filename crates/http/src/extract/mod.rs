@@ -374,6 +374,11 @@ impl ReadRequest {
         client_has(&self.headers, itoa::Buffer::new().format(revision))
     }
 
+    /// The same for the version with another tag than that of a revision.
+    pub(super) fn has_tag(&self, tag: &str) -> bool {
+        client_has(&self.headers, tag)
+    }
+
     pub(super) fn headers(&self) -> &HeaderMap {
         &self.headers
     }

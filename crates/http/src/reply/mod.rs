@@ -353,8 +353,12 @@ impl Reply {
         self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(super) fn header(self, name: HeaderName, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
+        self.with(name, value)
+    }
+
+    pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);
         self
     }

@@ -4,12 +4,14 @@
 //! read of it alone returns. If the client may read none of the configs, the request is rejected before the state is
 //! read.
 //!
+//! A reader that is in a rollout gets the candidates of its configs.
+//!
 //! At an earlier revision, each config is looked up in the history by itself. So such a request may name fewer configs.
 //!
 //! **Invariant:** all configs of a response are of one revision. A requested config that is not among them did not
 //! exist at that revision or is forbidden.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -24,10 +26,12 @@ use crate::{
 use concord_model::{
     access_key::Verb,
     error::{Invalid, Rejection, Violation},
+    key::Key,
     record::{Config, Revision},
     redaction::RedactedPlaces,
+    system::rollout::Reader,
 };
-use concord_state::State;
+use concord_state::{State, seen::SeenConfig};
 
 /// A bulk read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct BulkRequest {
     pub configs: Vec<BulkConfig>,
     /// The earlier revision to read; `None` for the current state.
     pub at: Option<Revision>,
+    /// Who reads, if the client says it. At an earlier revision it has no effect.
+    pub reader: Option<Reader>,
 }
 
 /// The name of a config.
@@ -61,6 +67,8 @@ pub enum ReadResult {
 pub struct BulkRead {
     /// One result for each requested config, in the order of the request.
     pub results: Vec<ReadResult>,
+    /// The change requests of whose rollouts the configs at these places are candidates.
+    pub variants: BTreeMap<usize, Key>,
     /// The paths of the redacted values.
     pub redacted: RedactedPlaces,
     /// The revision of the configs.
@@ -85,7 +93,7 @@ impl Reads {
         consistency: Consistency,
         request: BulkRequest,
     ) -> Result<BulkRead, Refusal> {
-        let BulkRequest { configs: names, at } = &request;
+        let BulkRequest { configs: names, at, reader } = &request;
         self.name_in_audit_log(names);
         let mut allowed = Vec::with_capacity(names.len());
         for name in names {
@@ -101,12 +109,16 @@ impl Reads {
         if let Some(at) = at {
             HistoryReader::check_revision(&state, *at, "body")?;
         }
-        let mut results = Vec::with_capacity(names.len());
+        let (mut results, mut variants) = (Vec::with_capacity(names.len()), BTreeMap::new());
         let mut reservation = self.cx.memory_budget.begin(Share::Callers);
         for (name, allowed) in names.iter().zip(allowed) {
             let found = match (allowed, at) {
                 (Err(refusal), _) => Err(refusal),
-                (Ok(()), None) => Ok(current_config(&state, name)),
+                (Ok(()), None) => {
+                    let (result, variant) = current_config(&state, name, reader.as_ref());
+                    variants.extend(variant.map(|change| (results.len(), change)));
+                    Ok(result)
+                }
                 (Ok(()), Some(at)) => self.earlier_config(&state, name, *at, deadline).await,
             };
             let result = match found {
@@ -126,6 +138,7 @@ impl Reads {
         });
         let mut bulk = BulkRead {
             results,
+            variants,
             redacted: RedactedPlaces::default(),
             revision: at.unwrap_or_else(|| state.revision()),
             state_revision: state.revision(),
@@ -214,13 +227,16 @@ impl Reads {
     }
 }
 
-/// A config of the current state.
-fn current_config(state: &State, name: &BulkConfig) -> ReadResult {
+/// A config of the current state as a reader sees it, and the change request whose candidate it is, if it is one.
+fn current_config(state: &State, name: &BulkConfig, reader: Option<&Reader>) -> (ReadResult, Option<Key>) {
     let Some(found) = state.definition(&name.definition) else {
-        return ReadResult::Refused(Rejection::DefinitionNotFound.into());
+        return (ReadResult::Refused(Rejection::DefinitionNotFound.into()), None);
     };
-    match found.config(&name.key) {
-        Some(config) => ReadResult::Found(Arc::clone(config)),
-        None => ReadResult::Refused(Rejection::ConfigNotFound.into()),
+    let Some(config) = found.config(&name.key) else {
+        return (ReadResult::Refused(Rejection::ConfigNotFound.into()), None);
+    };
+    match state.seen_by(found.definition.id, config, reader) {
+        None => (ReadResult::Found(Arc::clone(config)), None),
+        Some(SeenConfig { change, config }) => (ReadResult::Found(config), Some(change)),
     }
 }

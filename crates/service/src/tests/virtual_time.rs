@@ -90,6 +90,7 @@ async fn watch(node: &Scripted) -> OpenWatch {
         has_prev: false,
         start: WatchStart::Now,
         consistency: Consistency { level: Level::Linearizable, min_revision: None },
+        reader: None,
     };
     node.service.watches.watch(Principal::root(), request).await.unwrap()
 }

@@ -7,6 +7,7 @@
 //! **Invariant:** a watch is woken after its change can be read.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,10 +22,11 @@ use tokio::{
 
 use super::{
     permissions::WatchPermissions,
+    scope::WatchScope,
     topics::{Topic, Topics},
 };
 use crate::Principal;
-use concord_model::record::Revision;
+use concord_model::{key::Key, record::Revision};
 use concord_state::feed::{Event, EventPage, EventPageMax, Feed};
 
 /// What a watch reads at once, and so the most that a slow client holds in memory.
@@ -34,10 +36,28 @@ const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX 
 /// Watches that are woken before other tasks run: waking thousands at once would delay every write.
 const WAKE_BATCH: usize = 32;
 
+/// How many watches of a node follow a config.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WatchCount {
+    /// Those whose client has said who it is: they see candidates.
+    pub identified: u64,
+    /// Those that see the end of a rollout only.
+    pub unidentified: u64,
+}
+
+/// A watch that does not name its definitions.
+#[derive(Debug)]
+struct WideWatch {
+    scope: Arc<WatchScope>,
+    is_identified: bool,
+}
+
 /// The watches of a node.
 #[derive(Debug)]
 pub struct WatchHub {
     topics: Mutex<Topics>,
+    /// Those of all records: which of them is for a config only their scope says.
+    wide: Mutex<BTreeMap<u64, WideWatch>>,
     next_id: AtomicU64,
     is_running: AtomicBool,
     watches_max: usize,
@@ -64,6 +84,7 @@ impl WatchHub {
     pub fn new(watches_max: usize) -> Self {
         Self {
             topics: Mutex::default(),
+            wide: Mutex::default(),
             next_id: AtomicU64::new(0),
             is_running: AtomicBool::new(false),
             watches_max,
@@ -170,12 +191,43 @@ impl WatchHub {
         }
     }
 
-    /// Registers a watch for topics.
-    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> WatchRegistration {
+    fn wide(&self) -> MutexGuard<'_, BTreeMap<u64, WideWatch>> {
+        // No code panics while it holds the lock.
+        self.wide.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a watch for the topics of its scope; that of a reader for the rollouts in it, too.
+    pub(super) fn register(self: &Arc<Self>, scope: &Arc<WatchScope>, is_reader: bool) -> WatchRegistration {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let notify = Arc::new(Notify::new());
+        let mut topics = scope.topics();
+        if is_reader {
+            let rollouts: Vec<Topic> = topics.iter().filter_map(Topic::of_rollouts).collect();
+            topics.extend(rollouts);
+        }
+        if topics.contains(&Topic::All) {
+            self.wide().insert(id, WideWatch { scope: Arc::clone(scope), is_identified: is_reader });
+        }
         self.topics().add(&topics, id, &notify);
         WatchRegistration { hub: Arc::clone(self), id, topics, notify }
+    }
+
+    /// How many watches follow a config. Takes about a millisecond with ten thousand watches of all records.
+    pub(crate) fn watches_of(&self, definition: &Key, key: &Key) -> WatchCount {
+        let topics = [Topic::Definition(definition.clone()), Topic::Config(definition.clone(), key.clone())];
+        let (mut all, mut identified) = (0, 0);
+        {
+            let listed = self.topics();
+            for topic in &topics {
+                all += listed.watches_of(topic);
+                identified += topic.of_rollouts().map_or(0, |rollouts| listed.watches_of(&rollouts));
+            }
+        }
+        for watch in self.wide().values().filter(|watch| watch.scope.contains_config(definition, key)) {
+            all += 1;
+            identified += usize::from(watch.is_identified);
+        }
+        WatchCount { identified: identified as u64, unidentified: all.saturating_sub(identified) as u64 }
     }
 }
 
@@ -183,7 +235,7 @@ impl WatchRegistration {
     /// Events after a position that may concern the watch; events of other topics may be among them. `None` if the feed
     /// does not reach back to the position.
     pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<EventPage> {
-        if self.topics != [Topic::All] {
+        if !self.topics.contains(&Topic::All) {
             let compaction_revision = feed.compaction_revision();
             let mut topics = self.hub.topics();
             let listed = topics.revisions(&self.topics, position, compaction_revision);
@@ -203,6 +255,9 @@ impl WatchRegistration {
 impl Drop for WatchRegistration {
     fn drop(&mut self) {
         self.hub.topics().remove(&self.topics, self.id);
+        if self.topics.contains(&Topic::All) {
+            self.hub.wide().remove(&self.id);
+        }
     }
 }
 
@@ -219,11 +274,19 @@ mod tests {
     use futures::FutureExt;
 
     use super::{super::topics::TOPIC_REVISIONS_MAX, *};
-    use concord_model::record::Revision;
+    use concord_model::key_set::{KeyRange, KeySet};
     use concord_state::testing::events::{event, key};
 
     fn register(hub: &Arc<WatchHub>, definition: &str) -> WatchRegistration {
-        hub.register(vec![Topic::Definition(key(definition))])
+        hub.register(&Arc::new(WatchScope::Definitions([key(definition)].into())), false)
+    }
+
+    fn all() -> Arc<WatchScope> {
+        Arc::new(WatchScope::Visible(KeySet::ALL))
+    }
+
+    fn configs(keys: &[&str]) -> Arc<WatchScope> {
+        Arc::new(WatchScope::Configs(key("one"), keys.iter().map(|name| key(name)).collect()))
     }
 
     fn is_woken(watch: &WatchRegistration) -> bool {
@@ -256,12 +319,8 @@ mod tests {
     fn only_watches_of_a_touched_topic_are_woken_and_find_the_change_listed() {
         let (hub, feed) = (Arc::new(WatchHub::new(9)), Feed::new(0));
         let (one, two) = (register(&hub, "one"), register(&hub, "two"));
-        let all = hub.register(vec![Topic::All]);
-        let config = hub.register(vec![
-            Topic::DefinitionAlone(key("one")),
-            Topic::Config(key("one"), key("a")),
-            Topic::Config(key("one"), key("c")),
-        ]);
+        let all = hub.register(&all(), false);
+        let config = hub.register(&configs(&["a", "c"]), false);
         publish(&hub, &feed, &[event(1, "one", "a", "{}"), event(2, "one", "b", "{}")]);
         assert!(is_woken(&one) && is_woken(&all) && is_woken(&config) && !is_woken(&two));
         assert_eq!(read(&one, &feed, 0), (vec![1, 2], 2));
@@ -273,6 +332,29 @@ mod tests {
         assert_eq!(read(&config, &feed, 1), (vec![5], 5));
         drop((one, two, all, config));
         assert!(hub.topics().listed().is_empty());
+    }
+
+    #[test]
+    fn the_watches_of_a_config_are_counted_by_whether_they_say_who_they_are() {
+        let hub = Arc::new(WatchHub::new(9));
+        let count = |name: &str| {
+            let WatchCount { identified, unidentified } = hub.watches_of(&key("one"), &key(name));
+            (identified, unidentified)
+        };
+        let other = Arc::new(WatchScope::Visible(KeySet::of([KeyRange::Key(key("two"))])));
+        let open = [
+            register(&hub, "one"),
+            register(&hub, "two"),
+            hub.register(&all(), false),
+            hub.register(&all(), true),
+            hub.register(&other, true),
+            hub.register(&configs(&["a"]), true),
+            hub.register(&configs(&["a", "b"]), false),
+        ];
+        assert_eq!((count("a"), count("b"), count("c")), ((2, 3), (1, 3), (1, 2)));
+        drop(open);
+        assert_eq!(count("a"), (0, 0));
+        assert!(hub.topics().listed().is_empty() && hub.wide().is_empty());
     }
 
     #[test]

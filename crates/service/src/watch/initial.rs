@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** all chunks have one revision. Together they contain each requested record of that revision once.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -20,8 +20,9 @@ use concord_model::{
     key::Key,
     limits::WATCH_INITIAL_TIMEOUT,
     record::{Config, Definition, Revision},
+    system::rollout::Reader,
 };
-use concord_state::{Collection, State};
+use concord_state::{Collection, State, seen::SeenConfig};
 
 /// Records of a chunk at most.
 const CHUNK_RECORDS_MAX: usize = 500;
@@ -39,6 +40,8 @@ pub struct InitialChunk {
     pub definitions: Vec<Arc<Definition>>,
     /// Configs with the keys of their definitions.
     pub configs: Vec<(Key, Arc<Config>)>,
+    /// The change requests of whose rollouts the configs at these places are candidates.
+    pub variants: BTreeMap<usize, Key>,
     /// The redacted fields of the configs.
     pub redacted: RedactedRecords,
     /// Bytes of their texts.
@@ -65,6 +68,19 @@ struct RecordPosition {
 }
 
 impl InitialChunk {
+    /// Adds a config, or what its reader sees in place of it.
+    fn add(&mut self, definition: &Key, proven: &Arc<Config>, seen: Option<SeenConfig>) {
+        let config = match seen {
+            None => Arc::clone(proven),
+            Some(SeenConfig { change, config }) => {
+                self.variants.insert(self.configs.len(), change);
+                config
+            }
+        };
+        self.bytes += config.data.len();
+        self.configs.push((definition.clone(), config));
+    }
+
     /// The chunk as a client may see it.
     pub(super) async fn redacted(
         mut self,
@@ -96,8 +112,12 @@ impl Initial {
         Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: RecordPosition::default() }
     }
 
-    /// The next chunk. `None` if the snapshot was released.
-    pub(super) fn next_chunk(&mut self, selection: &WatchSelection) -> Option<InitialChunk> {
+    /// The next chunk as a reader sees it. `None` if the snapshot was released.
+    pub(super) fn next_chunk(
+        &mut self,
+        selection: &WatchSelection,
+        reader: Option<&Reader>,
+    ) -> Option<InitialChunk> {
         let state = self.held.state().filter(|_| Instant::now() < self.until)?;
         let mut chunk = InitialChunk { revision: state.revision(), ..InitialChunk::default() };
         let mut examined = 0;
@@ -125,8 +145,8 @@ impl Initial {
                 Some(config) => {
                     self.next.config = Some(place + 1);
                     if let Some(config) = config.filter(|config| selection.matches(config)) {
-                        chunk.bytes += config.data.len();
-                        chunk.configs.push((found.definition.key.clone(), Arc::clone(config)));
+                        let seen = state.seen_by(found.definition.id, config, reader);
+                        chunk.add(&found.definition.key, config, seen);
                     }
                 }
                 None => self.next = RecordPosition { definition: self.next.definition + 1, config: None },

@@ -243,6 +243,7 @@ impl Watches {
             start: WatchStart::After(window.after),
             // This node has applied the state of the list.
             consistency: Consistency { level: Level::Local { max_staleness: None }, min_revision: None },
+            reader: None,
         };
         let mut watch = self.watch(principal.clone(), wanted).await?;
         watch.list(filter.clone(), window.upto);

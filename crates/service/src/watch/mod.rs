@@ -12,6 +12,7 @@
 //! | Which part of a change does a watch return? | `filter` |
 //! | How are older changes read from the history? | `replay` |
 //! | How is the initial state read? | `initial` |
+//! | What does a reader see that is in a rollout? | `seen` |
 //! | How does a watch end when its access key is revoked? | `permissions` |
 //! | Which values of an event may the client see? | `redacted` |
 //! | How does a client get changes without a stream? | `poll` |
@@ -30,6 +31,7 @@ mod poll;
 mod redacted;
 mod replay;
 mod scope;
+mod seen;
 mod topics;
 
 use crate::{
@@ -57,7 +59,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Consistency, Level, Principal, RedactedEvent, Refusal, Reservation, Share};
 use concord_consensus::Consensus;
-use concord_model::{access_key::Verb, error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision};
+use concord_model::{
+    access_key::Verb, error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision,
+    system::rollout::Reader,
+};
 use concord_state::{
     State,
     feed::{Event, EventPage, Feed, RecordChange},
@@ -65,8 +70,8 @@ use concord_state::{
 use concord_storage::HistoryError;
 pub use filter::Selected;
 use filter::WatchSelection;
-pub use hub::WatchHub;
 use hub::WatchRegistration;
+pub use hub::{WatchCount, WatchHub};
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
 use latest::ChangesFilter;
@@ -112,6 +117,8 @@ pub struct WatchRequest {
     pub start: WatchStart,
     /// How fresh the state must be at which the request is accepted.
     pub consistency: Consistency,
+    /// Who reads, if the client says it. A watch of change requests is the same for all.
+    pub reader: Option<Reader>,
 }
 
 /// What a watch returns.
@@ -147,6 +154,10 @@ pub struct OpenWatch {
     _permit: OwnedSemaphorePermit,
     selection: WatchSelection,
     has_prev: bool,
+    /// Who sees what it returns.
+    reader: Option<Arc<Reader>>,
+    /// What its reader sees is not known from the position on.
+    has_lost_view: bool,
     /// Everything up to (and including) this revision has been returned.
     position: Revision,
     /// Events that were read and not yet returned.
@@ -218,6 +229,7 @@ impl Watches {
             WatchScope::of(&principal, &request.definitions, &request.configs)?
         };
         scope.authorize(&principal)?;
+        let reader = seen::reader_of(&request)?;
         let hub = &self.hub;
         let permission = hub.permissions.register(&principal, hub.watches_max_of(&principal))?;
         let permit = Arc::clone(&hub.permits).try_acquire_owned().map_err(|_| {
@@ -247,7 +259,7 @@ impl Watches {
         if !is_local {
             hub.confirm(requested_at);
         }
-        let registration = hub.register(selection.scope().topics());
+        let registration = hub.register(selection.scope(), reader.is_some());
         // The first read, which may be the only one, finds every change that was acknowledged before the request.
         hub.catch_up(&feed);
         let position = position_of(request.start, &state)?;
@@ -263,6 +275,8 @@ impl Watches {
             _permit: permit,
             selection,
             has_prev: request.has_prev,
+            reader,
+            has_lost_view: false,
             position,
             events: VecDeque::new(),
             held: None,
@@ -454,7 +468,7 @@ impl OpenWatch {
                     "the initial state was not read in time; resync from the current state".into(),
                 )
             };
-            let chunk = initial.next_chunk(&self.selection).ok_or_else(too_late)?;
+            let chunk = initial.next_chunk(&self.selection, self.reader.as_deref()).ok_or_else(too_late)?;
             if let Some(held) = &mut self.held {
                 // One large record may exceed the reservation, and most chunks take less.
                 held.set(chunk.bytes as u64);
@@ -552,7 +566,7 @@ impl OpenWatch {
             }
         }
         self.position = self.position.max(self.upto);
-        Ok(None)
+        if self.has_lost_view { Err(self.lost_view()) } else { Ok(None) }
     }
 
     /// Rejects an event that configs of the scope returned with: they are no items of it, so the client must resync. Its
@@ -581,8 +595,9 @@ impl OpenWatch {
                 self.take(piece).await;
                 return Ok(has_events);
             }
-            self.replay =
-                Some(Replay::new(&self.consensus, self.selection.scope(), self.position, self.has_prev));
+            let scope = self.selection.scope();
+            let replay = Replay::new(&self.consensus, scope, self.position, self.has_prev);
+            self.replay = Some(replay.of_reader(self.reader.clone()));
         }
         let Some(replay) = self.replay.take() else { return Ok(true) };
         let start = replay.start();
@@ -599,6 +614,7 @@ impl OpenWatch {
     /// Takes the events, if the memory budget has room for them: a slow client holds them until it has read them.
     /// Otherwise drops them and pauses; the watch then reads again from the same position.
     async fn take(&mut self, piece: EventPage) {
+        let piece = self.as_seen(piece);
         let prev = |event: &Event| if self.has_prev { event.bytes_before() } else { 0 };
         let bytes: usize = piece.events.iter().map(|event| event.bytes() + prev(event)).sum();
         self.held = None;

@@ -11,9 +11,13 @@ use concord_consensus::Consensus;
 use concord_model::{
     key::Key,
     record::{Config, Definition, Revision},
+    system::rollout::{Candidate, Reader},
 };
-use concord_state::feed::{Before, ChangeRequestEdit, Event, EventPage, RecordChange};
-use concord_storage::{HistoryChanges, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
+use concord_state::{
+    feed::{Before, ChangeRequestEdit, Event, EventPage, RecordChange},
+    seen::{RolloutEdit, Sides},
+};
+use concord_storage::{AsOf, HistoryChanges, HistoryError, StoreError, StoredChange, StoredEdit, Subject};
 
 /// Changes that one read examines at most: some ten milliseconds of a blocking thread.
 const CHANGES_PER_READ_MAX: usize = 20_000;
@@ -31,6 +35,8 @@ pub(super) struct Replay {
     definitions: BTreeMap<Revision, Key>,
     /// Whether events need the previous values of configs.
     has_prev: bool,
+    /// Who is to see the events, if the rollouts in them are asked for.
+    reader: Option<Arc<Reader>>,
     /// The last change that was read for previous values, and the configs that it wrote: a batch may have written many.
     written: Option<(Revision, WrittenConfigs)>,
 }
@@ -54,8 +60,14 @@ impl Replay {
             changes: None,
             definitions: BTreeMap::new(),
             has_prev,
+            reader: None,
             written: None,
         }
+    }
+
+    /// The same for what a reader is to see.
+    pub(super) fn of_reader(self, reader: Option<Arc<Reader>>) -> Self {
+        Self { reader, ..self }
     }
 
     /// The position after which it began.
@@ -105,7 +117,7 @@ impl Replay {
             return Ok(Event::new(change.revision, change.at, by, Vec::new(), edits.collect()));
         }
         let mut items = Vec::with_capacity(change.edits.len());
-        let mut change_requests = Vec::new();
+        let (mut change_requests, mut rollouts) = (Vec::new(), Vec::new());
         for edit in change.edits {
             match edit {
                 StoredEdit::Definition { id, key, before, after } => {
@@ -148,7 +160,11 @@ impl Replay {
                         *undeleted_configs = Some(configs);
                     }
                 }
-                StoredEdit::System { after, .. } => {
+                StoredEdit::System { before, after } => {
+                    if let Some(reader) = &self.reader {
+                        let edit = RolloutEdit::of(before.as_ref(), after.as_ref());
+                        rollouts.extend(edit.filter(|edit| edit.sides(reader) != Sides::default()));
+                    }
                     // Of the change requests that it changed, that which made it is named: others would only take memory.
                     let made = after.filter(|record| has_changed_at(record, change.revision));
                     change_requests.extend(ChangeRequestEdit::of(None, made.as_ref()));
@@ -160,11 +176,59 @@ impl Replay {
                 | StoredEdit::Forget(_) => {}
             }
         }
-        if items.is_empty() {
+        if items.is_empty() && rollouts.is_empty() {
             // No watch of records returns it.
             return Ok(None);
         }
-        Ok(Event::new(change.revision, change.at, by, items, change_requests))
+        for rollout in &mut rollouts {
+            self.add_configs(rollout, &items, change.revision)?;
+        }
+        let records = (items, change_requests);
+        Ok(Event::with_rollouts(change.revision, change.at, by, records, rollouts))
+    }
+
+    /// Adds to the edit of a rollout those of its configs that the watch is for, as they are proven after a revision. At most
+    /// two edits of a rollout need them: a reader comes in once, and goes out once.
+    fn add_configs(
+        &mut self,
+        rollout: &mut RolloutEdit,
+        items: &[RecordChange],
+        at: Revision,
+    ) -> Result<(), HistoryError> {
+        let Some(reader) = self.reader.clone() else { return Ok(()) };
+        let Sides { was_in, is_in } = rollout.sides(&reader);
+        let is_changed = |definition: &Key, candidate: &Candidate| {
+            items.iter().any(|item| match item {
+                RecordChange::Config { definition: of, key, .. } => of == definition && *key == candidate.key,
+                RecordChange::Definition { .. } => false,
+            })
+        };
+        rollout.add_configs(|candidate| {
+            let definition = self.definition_key(candidate.definition, at)?;
+            if !self.scope.contains_config(&definition, &candidate.key) {
+                return Ok(None);
+            }
+            let is_needed = was_in != is_in && !is_changed(&definition, candidate);
+            let proven = if is_needed { self.proven_at(candidate, at)? } else { None };
+            Ok(Some((definition, proven)))
+        })
+    }
+
+    /// The proven config of a candidate as of a revision. `None` if its definition is gone.
+    fn proven_at(&self, candidate: &Candidate, at: Revision) -> Result<Option<Arc<Config>>, HistoryError> {
+        let state = self.consensus.state();
+        let Some(found) = state.definition_by_id(candidate.definition) else { return Ok(None) };
+        let current = found.config(candidate.key.as_str());
+        if let Some(current) = current.filter(|config| config.revision <= at) {
+            return Ok(Some(Arc::clone(current)));
+        }
+        let key = candidate.key.as_str().into();
+        let (subject, upto) = (Subject::Config { definition: candidate.definition, key }, self.history_upto);
+        match self.consensus.store().history().config_as_of(&subject, at, upto)? {
+            AsOf::Value(config) => Ok(config),
+            // What replaced it is in the feed, and will be in the history in a moment.
+            AsOf::Unchanged => Err(HistoryError::Gap { after: upto, upto: state.revision() }),
+        }
     }
 
     /// The config that the change at a revision wrote. The segment of a change that replaced it has it.

@@ -165,6 +165,9 @@ impl WatchScope {
             Self::ChangeRequests(_) => !event.change_requests.is_empty(),
             Self::Visible(_) | Self::Matching(_) | Self::Definitions(_) | Self::Configs(..) => {
                 event.items.iter().any(|item| self.contains(item))
+                    || event.rollouts.iter().any(|rollouts| {
+                        rollouts.configs().any(|(definition, key)| self.contains_config(definition, key))
+                    })
             }
         }
     }

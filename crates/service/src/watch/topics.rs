@@ -1,7 +1,8 @@
 //! Topics: what watches wait for, and when a change wakes them.
 //!
-//! A *topic* is all records, a definition with its configs, a definition alone, a config, or all change requests. A topic lists only its last
-//! few revisions. A watch that is further behind reads the whole feed, and older changes from the history. The lists are
+//! A *topic* is all records, a definition with its configs, a definition alone, a config, or all change requests; and for
+//! watches of readers the rollouts of all configs, of those of a definition, or of one. A topic lists only its last few
+//! revisions. A watch that is further behind reads the whole feed, and older changes from the history. The lists are
 //! a shortcut, never the source of truth.
 //!
 //! Waking a watch and writing to its socket takes about as long for one change as for ten. So a topic with many watches
@@ -21,7 +22,10 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::hub::READ_MAX;
 use concord_model::{key::Key, record::Revision};
-use concord_state::feed::{Event, EventPage, RecordChange};
+use concord_state::{
+    feed::{Event, EventPage, RecordChange},
+    seen::RolloutEdits,
+};
 
 /// Revisions that a topic lists: as many events as one read returns.
 pub(super) const TOPIC_REVISIONS_MAX: usize = READ_MAX.events;
@@ -46,6 +50,29 @@ pub(super) enum Topic {
     DefinitionAlone(Key),
     /// A config of a definition.
     Config(Key, Key),
+    /// All rollouts.
+    Rollouts,
+    /// The rollouts that have configs of a definition.
+    RolloutsOfDefinition(Key),
+    /// The rollouts that have a config of a definition.
+    RolloutsOfConfig(Key, Key),
+}
+
+impl Topic {
+    /// The topic of the rollouts that a reader has to know of who waits for this one. A definition alone is in no rollout,
+    /// and what waits for change requests has no reader.
+    pub(super) fn of_rollouts(&self) -> Option<Self> {
+        match self {
+            Self::All => Some(Self::Rollouts),
+            Self::Definition(key) => Some(Self::RolloutsOfDefinition(key.clone())),
+            Self::Config(definition, key) => Some(Self::RolloutsOfConfig(definition.clone(), key.clone())),
+            Self::ChangeRequests
+            | Self::DefinitionAlone(_)
+            | Self::Rollouts
+            | Self::RolloutsOfDefinition(_)
+            | Self::RolloutsOfConfig(..) => None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +203,11 @@ impl Topics {
         watches(self.by_topic.values())
     }
 
+    /// How many watches wait for a topic.
+    pub(super) fn watches_of(&self, topic: &Topic) -> usize {
+        self.by_topic.get(topic).map_or(0, |state| state.watches.len())
+    }
+
     /// How many revisions each topic lists.
     #[cfg(test)]
     pub(super) fn listed(&self) -> Vec<usize> {
@@ -219,7 +251,17 @@ fn watches<'a>(topics: impl Iterator<Item = &'a TopicState>) -> Vec<Arc<Notify>>
 fn topics_of(event: &Event) -> impl Iterator<Item = Topic> {
     let all = (!event.items.is_empty()).then_some(Topic::All);
     let change_requests = (!event.change_requests.is_empty()).then_some(Topic::ChangeRequests);
-    all.into_iter().chain(change_requests).chain(event.items.iter().flat_map(topics_of_item))
+    let rollouts = event.rollouts.iter().flat_map(|rollouts| topics_of_rollouts(rollouts));
+    all.into_iter().chain(change_requests).chain(event.items.iter().flat_map(topics_of_item)).chain(rollouts)
+}
+
+/// The topics of the edits of rollouts.
+fn topics_of_rollouts(rollouts: &RolloutEdits) -> impl Iterator<Item = Topic> {
+    let of_config = |(definition, key): (&Key, &Key)| {
+        let of_definition = Topic::RolloutsOfDefinition(definition.clone());
+        [of_definition, Topic::RolloutsOfConfig(definition.clone(), key.clone())]
+    };
+    std::iter::once(Topic::Rollouts).chain(rollouts.configs().flat_map(of_config))
 }
 
 /// The topics of an item, apart from [`Topic::All`].

@@ -1,5 +1,7 @@
 //! Rollouts: when one begins, goes on, pauses and ends, what is rejected meanwhile, and who sees what.
 
+mod seen;
+
 use super::*;
 use concord_model::{
     command::{RolloutStage, StepOutcome, source::RevertUse},
