@@ -30,6 +30,7 @@ mod schema_change;
 mod snapshot;
 #[cfg(feature = "otlp")]
 mod spans;
+mod staged;
 mod strangers;
 mod transactions;
 mod undelete;

@@ -66,6 +66,11 @@ impl Watch {
         .await
     }
 
+    /// The stream of an answer.
+    pub(crate) fn from(response: reqwest::Response) -> Self {
+        Self { response, text: Vec::new() }
+    }
+
     pub(crate) fn header(&self, name: &str) -> &str {
         self.response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }

@@ -16,14 +16,14 @@ use crate::harness::{Answer, Client, Cluster, check, eventually};
 pub(crate) const KEYS: &str = "/api/v1/api_key/";
 
 /// All verbs.
-pub(crate) const VERBS: [&str; 13] = [
+pub(crate) const VERBS: [&str; 14] = [
     "read", "reveal", "write", "define", "backup", "cluster", "keys", "audit", "observe", "delete",
-    "propose", "approve", "bypass",
+    "propose", "approve", "bypass", "report",
 ];
 
 /// Those of them that are about definitions.
-const ABOUT_DEFINITIONS: [&str; 8] =
-    ["read", "reveal", "write", "define", "delete", "propose", "approve", "bypass"];
+const ABOUT_DEFINITIONS: [&str; 9] =
+    ["read", "reveal", "write", "define", "delete", "propose", "approve", "bypass", "report"];
 
 /// A request of the matrix.
 pub(super) struct Case {
@@ -62,6 +62,7 @@ const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
 const ENVIRONMENT: &str = "/api/v1/environment/{}";
 const CHANGES: &str = "/api/v1/change_request";
 const CHANGE: &str = "/api/v1/change_request/{}";
+const GATE: &str = "/api/v1/gate/{}";
 
 /// A definition that does not exist, in the patterns of the right key.
 const OURS: &str = "ours.absent";
@@ -179,6 +180,15 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::POST, "/api/v1/change_request/{}/revert", &[], digest(), &[404]),
         case(Method::POST, "/api/v1/change_request/{}/keep", &[], digest(), &[404]),
         case(Method::POST, "/api/v1/change_request/{}/withdraw", &[], json!({}), &[404]),
+        case(
+            Method::POST,
+            "/api/v1/change_request/{}/report",
+            &[],
+            json!({"reader": "a", "state": "healthy"}),
+            &[403],
+        ),
+        // A key that may report of any definition may say something.
+        case(Method::POST, GATE, &[], json!({"ok": true}), &[403]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/audit/anchors", &["audit"], null(), &[200]),
         case(Method::POST, "/api/v1/audit/anchors/{}/accept", &["cluster"], json!({}), &[404]),
@@ -348,6 +358,7 @@ fn the_page_of_the_interface_names_the_verbs_of_the_matrix() {
         cases().iter().filter(|case| {
             !["/api/v1/batch", "/api/v1/api_key/root/disable"].contains(&case.path)
                 && !case.path.starts_with(CHANGE)
+                && case.path != GATE
         })
     {
         let route = (case.method.to_string(), case.path.to_owned());
@@ -390,10 +401,11 @@ impl Callers {
         let (_, elsewhere) = create_key(root, &grants, &json!({})).await;
         let mut without = Vec::new();
         for verb in VERBS {
-            // `cluster` includes `observe`; `write` and `define` include `propose`.
+            // `cluster` includes `observe`; `write` and `define` include `propose`; `approve` includes `report`.
             let includes = |other: &str| match verb {
                 "observe" => other == "cluster",
                 "propose" => ["write", "define"].contains(&other),
+                "report" => other == "approve",
                 _ => false,
             };
             let gives = |other: &str| other == verb || includes(other);

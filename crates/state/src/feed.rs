@@ -28,7 +28,10 @@ use concord_model::{
     key::Key,
     limits::{FEED_BYTES_MAX, FEED_EVENTS_MAX},
     record::{Config, Definition, Revision},
-    system::SystemRecord,
+    system::{
+        SystemRecord,
+        rollout::{Actor, RolloutPause},
+    },
     time::Timestamp,
 };
 
@@ -98,14 +101,65 @@ pub struct ChangeRequestEdit {
     pub before: Option<Arc<SystemRecord>>,
     /// After the change; `None` when it was dropped.
     pub after: Option<Arc<SystemRecord>>,
+    /// What was done to its rollout, which has a record of its own.
+    pub rollout: Option<RolloutStep>,
 }
+
+/// What was done to a rollout that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RolloutStep {
+    /// A stage has ended.
+    Advanced(Actor),
+    /// It waits for somebody.
+    Paused(RolloutPause),
+    /// It goes on.
+    Resumed(Actor),
+}
+
+impl RolloutStep {
+    /// By its record before and after.
+    fn of(before: Option<&SystemRecord>, after: Option<&SystemRecord>) -> Option<Self> {
+        let progress = |record: Option<&'_ SystemRecord>| record?.rollout()?.progress.clone();
+        let (before, after) = (progress(before)?, progress(after)?);
+        if after.passed.len() > before.passed.len() {
+            return after.passed.last().map(|passed| Self::Advanced(passed.by.clone()));
+        }
+        match (before.paused, after.paused) {
+            (None, Some(paused)) => Some(Self::Paused(paused)),
+            (Some(_), None) => Some(Self::Resumed(after.by)),
+            (None, None) | (Some(_), Some(_)) => None,
+        }
+    }
+}
+
+/// A system record before and after a change.
+pub type SystemEdit<'e> = (Option<&'e Arc<SystemRecord>>, Option<&'e Arc<SystemRecord>>);
 
 impl ChangeRequestEdit {
     /// The edit of a system record, if that is a change request.
     #[must_use]
     pub fn of(before: Option<&Arc<SystemRecord>>, after: Option<&Arc<SystemRecord>>) -> Option<Self> {
         after.or(before)?.change()?;
-        Some(Self { before: before.cloned(), after: after.cloned() })
+        Some(Self { before: before.cloned(), after: after.cloned(), rollout: None })
+    }
+
+    /// The change requests among the edits of system records of one entry, with what was done to their rollouts.
+    #[must_use]
+    pub fn all<'e>(edits: impl Iterator<Item = SystemEdit<'e>> + Clone) -> Vec<Self> {
+        let mut all: Vec<Self> =
+            edits.clone().filter_map(|(before, after)| Self::of(before, after)).collect();
+        if all.is_empty() {
+            return all;
+        }
+        for (before, after) in edits {
+            let step = RolloutStep::of(before.map(Arc::as_ref), after.map(Arc::as_ref));
+            let (Some(step), Some(record)) = (step, after) else { continue };
+            let is_of = |edit: &&mut Self| edit.after.as_ref().is_some_and(|of| of.name == record.name);
+            if let Some(edit) = all.iter_mut().find(is_of) {
+                edit.rollout = Some(step);
+            }
+        }
+        all
     }
 
     fn bytes(&self) -> u64 {
@@ -259,12 +313,12 @@ impl Event {
             | Edit::Skipped(_)
             | Edit::Forget(_) => None,
         };
-        let change_request = |edit: &Edit| {
+        let system = change.edits.iter().filter_map(|edit| {
             let Edit::System { before, after } = edit else { return None };
-            ChangeRequestEdit::of(before.as_ref(), after.as_ref())
-        };
+            Some((before.as_ref(), after.as_ref()))
+        });
         let items = change.edits.iter().filter_map(item).collect();
-        let change_requests = change.edits.iter().filter_map(change_request).collect();
+        let change_requests = ChangeRequestEdit::all(system);
         let by = (change.by.as_str(), change.reason.as_ref());
         let rollouts = seen::edits_of(change, after, &mut name);
         Self::with_rollouts(change.revision, change.at, by, (items, change_requests), rollouts)

@@ -66,7 +66,7 @@ fn records_of_rollouts() {
     let (at, by) = (Timestamp(301), Actor::Root);
     let paused = Some(RolloutPause { at, by: by.clone(), comment: "no".into() });
     let passed = vec![PassedStage { at, evidence: evidence(), by }];
-    let progress = Some(Progress { begun_at: Timestamp(300), since: at, passed, paused });
+    let progress = Some(Progress { begun_at: Timestamp(300), since: at, by: Actor::Root, passed, paused });
     wire(
         &record(Rollout { progress, candidates: vec![candidate()], ..planned }),
         "0c616161616161616161616161040201010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0200b00201ac02ad0201ad02ac0201020101ad0201026e6f01ac02016b027b7d027b7d64c801ac02",

@@ -32,7 +32,7 @@ data before the change, null for a new one (and `prev_redacted`, as `redacted`).
 up to which all changes were sent. A config with secret values that the key may not see has \
 `redacted`, their places as in the header `X-Concord-Redacted`. `error` has the body of a refusal, and ends the stream.\n\n\
 With `change_requests=true` the changes are those of the change requests that the key may read. Their `type` says what \
-happened: `change_request_created`, `_edited`, `_approved`, `_rejected`, `_scheduled`, `_applied`, `_reverted`, `_revert_failed`, `_kept`, `_closed`, `_held`, `_bypassed`, \
+happened: `change_request_created`, `_edited`, `_approved`, `_rejected`, `_scheduled`, `_begun`, `_advanced`, `_paused`, `_resumed`, `_applied`, `_reverted`, `_revert_failed`, `_kept`, `_closed`, `_held`, `_bypassed`, \
 `_reviewed`, `_updated`. `change_request_hidden` says that a new edition changes what the key may not read, and \
 `change_request_dropped` that an old one is no longer kept; both have the `change_id` alone.\n\n\
 Any other parameter filters configs as in a list of configs; this needs exactly one `definition`, which exists and is \
@@ -180,6 +180,10 @@ fn polled(limits: &Limits) -> ObjectBuilder {
         "change_request_approved",
         "change_request_rejected",
         "change_request_scheduled",
+        "change_request_begun",
+        "change_request_advanced",
+        "change_request_paused",
+        "change_request_resumed",
         "change_request_applied",
         "change_request_reverted",
         "change_request_revert_failed",

@@ -151,6 +151,8 @@ pub struct Progress {
     pub begun_at: Timestamp,
     /// Since when its present stage lasts, or goes on after a pause.
     pub since: Timestamp,
+    /// Who has begun that stage, or let it go on.
+    pub by: Actor,
     /// The stages that have ended, in their order. The present stage is the one after them.
     pub passed: Vec<PassedStage>,
     /// Whether it waits for somebody.
@@ -452,7 +454,7 @@ mod tests {
         let passed = (0..passed)
             .map(|_| PassedStage { at, evidence: Evidence::default(), by: Actor::Cluster })
             .collect();
-        let progress = Some(Progress { begun_at: at, since: at, passed, paused: None });
+        let progress = Some(Progress { begun_at: at, since: at, by: Actor::Cluster, passed, paused: None });
         Rollout { progress, ..Rollout::planned(1, plan(stages)) }
     }
 

@@ -1,11 +1,14 @@
 //! All alarms that this node knows of.
 
 use crate::{
-    approvers::approvers_alarm, disk_alarms::disk_alarms, membership::ClusterMembers,
-    reload::certificate_alarms, reload::data_key_alarm, request::Alarm, slowness,
+    approvers::approvers_alarm, change_requests::due::named, disk_alarms::disk_alarms,
+    membership::ClusterMembers, reload::certificate_alarms, reload::data_key_alarm, request::Alarm, slowness,
 };
 use concord_consensus::Consensus;
-use concord_model::limits::READY_STALENESS_MAX;
+use concord_model::{
+    limits::READY_STALENESS_MAX,
+    system::rollout::{Actor, Rollout},
+};
 use concord_state::State;
 
 /// Bypasses that wait for a review. It has their number only: who sees alarms need not see what they change.
@@ -16,6 +19,24 @@ fn unreviewed(state: &State) -> Option<Alarm> {
          those that a key may read"
     );
     (count > 0).then_some(Alarm { kind: "bypass_unreviewed", node_id: None, message })
+}
+
+/// Rollouts that the cluster has paused: somebody decides.
+fn rollouts_paused(state: &State) -> Option<Alarm> {
+    let is_paused = |rollout: &Rollout| {
+        let paused = rollout.progress.as_ref().and_then(|progress| progress.paused.as_ref());
+        paused.is_some_and(|paused| paused.by == Actor::Cluster)
+    };
+    let running = state.running_rollouts();
+    let paused = running.filter(|record| record.rollout().is_some_and(is_paused));
+    let ids: Vec<String> = paused.map(|record| record.name.to_string()).collect();
+    let message = || {
+        format!(
+            "the cluster has paused the rollout of {}: `concord change show ID` says why; resume or abort it",
+            named(&ids)
+        )
+    };
+    (!ids.is_empty()).then(|| Alarm { kind: "rollout_paused", node_id: None, message: message() })
 }
 
 impl ClusterMembers {
@@ -33,6 +54,7 @@ impl ClusterMembers {
             alarms.extend(approvers_alarm(&state, self.clock.log_time(&state)));
             alarms.extend(unreviewed(&state));
             alarms.extend(self.due_changes.alarms(&state));
+            alarms.extend(rollouts_paused(&state));
         }
         alarms.extend(self.anchors.alarms());
         alarms

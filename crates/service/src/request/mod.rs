@@ -209,7 +209,7 @@ pub struct ClusterView {
 }
 
 /// The types of alarms, so that each has a sample before it is raised.
-pub const ALARMS: [&str; 23] = [
+pub const ALARMS: [&str; 24] = [
     "approvers_missing",
     "audit",
     "bypass_unreviewed",
@@ -230,6 +230,7 @@ pub const ALARMS: [&str; 23] = [
     "revert_failed",
     "revert_held",
     "rolled_back",
+    "rollout_paused",
     "schedule_waits_for_clock",
     "slow_flush",
     "unreachable",

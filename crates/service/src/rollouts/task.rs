@@ -244,7 +244,8 @@ mod tests {
         let plan =
             Plan { stages: vec![stage(500), stage(10_000)], max_failed: 1, gates, on_fail, timeout_s: 100 };
         let at = Timestamp(5 * SECOND);
-        let progress = RolloutProgress { begun_at: at, since: at, passed: Vec::new(), paused: None };
+        let progress =
+            RolloutProgress { begun_at: at, since: at, by: Actor::Root, passed: Vec::new(), paused: None };
         Rollout { progress: Some(progress), ..Rollout::planned(1, plan) }
     }
 

@@ -5,7 +5,6 @@
 use super::EvidenceView;
 use crate::change_requests::PartyView;
 use concord_model::{
-    access_key::KeyId,
     system::{
         change::Party,
         rollout::{Actor, Evidence, Plan, Rollout},
@@ -77,6 +76,18 @@ pub struct PassedView {
     pub evidence: Option<Evidence>,
 }
 
+/// Who did something to a rollout; `None` for the cluster.
+pub(crate) fn party_of(state: &State, actor: &Actor) -> Option<Party> {
+    match actor {
+        Actor::Cluster => None,
+        Actor::Root => Some(Party::Root),
+        Actor::Key(id) => {
+            let person = state.access_key(id).and_then(|key| key.person);
+            Some(Party::Key { id: id.clone(), person })
+        }
+    }
+}
+
 /// A rollout as a client sees it, by a time of the log. `party`: how the client sees somebody.
 pub(crate) fn of(
     state: &State,
@@ -84,15 +95,7 @@ pub(crate) fn of(
     now: Timestamp,
     party: &impl Fn(&Party) -> PartyView,
 ) -> RolloutView {
-    let key = |id: &KeyId| {
-        let person = state.access_key(id).and_then(|key| key.person);
-        party(&Party::Key { id: id.clone(), person })
-    };
-    let by = |actor: &Actor| match actor {
-        Actor::Cluster => None,
-        Actor::Root => Some(party(&Party::Root)),
-        Actor::Key(id) => Some(key(id)),
-    };
+    let by = |actor: &Actor| party_of(state, actor).as_ref().map(party);
     let status = rollout.progress.as_ref().map(|progress| {
         let passed = progress.passed.iter().map(|passed| PassedView {
             at: passed.at,

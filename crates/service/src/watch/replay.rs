@@ -112,9 +112,10 @@ impl Replay {
         if self.scope.is_of_change_requests() {
             let edits = change.edits.iter().filter_map(|edit| {
                 let StoredEdit::System { before, after } = edit else { return None };
-                ChangeRequestEdit::of(before.as_ref(), after.as_ref())
+                Some((before.as_ref(), after.as_ref()))
             });
-            return Ok(Event::new(change.revision, change.at, by, Vec::new(), edits.collect()));
+            let change_requests = ChangeRequestEdit::all(edits);
+            return Ok(Event::new(change.revision, change.at, by, Vec::new(), change_requests));
         }
         let mut items = Vec::with_capacity(change.edits.len());
         let (mut change_requests, mut rollouts) = (Vec::new(), Vec::new());

@@ -277,7 +277,8 @@ impl State {
         let text = Arc::clone(&before.text);
         let record = context.bounded(Some(&before), Change { phase, ..change.clone() }, &text)?;
         self.put_change(Some(before), Some(record), edits);
-        let progress = Progress { begun_at: entry.at, since: entry.at, passed: Vec::new(), paused: None };
+        let (begun_at, by) = (entry.at, actor(author));
+        let progress = Progress { begun_at, since: begun_at, by, passed: Vec::new(), paused: None };
         let running = Rollout { progress: Some(progress), candidates: candidates.to_vec(), ..rollout };
         self.put_rollout(context, running, edits);
         Ok(entry.applied(StepOutcome::Changed))
@@ -322,6 +323,21 @@ impl State {
         Ok((before, rollout.clone(), progress))
     }
 
+    /// Puts the progress of a rollout. Its change request gets the revision: who follows it learns of the step.
+    fn step_rollout(
+        &mut self,
+        context: ActionContext<'_>,
+        (before, rollout): (Arc<SystemRecord>, Rollout),
+        progress: Progress,
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
+        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        let record = context.bounded(Some(&before), change.clone(), &Arc::clone(&before.text))?;
+        self.put_change(Some(before), Some(record), edits);
+        self.put_rollout(context, Rollout { progress: Some(progress), ..rollout }, edits);
+        Ok(context.entry.applied(StepOutcome::Changed))
+    }
+
     /// Ends a stage.
     pub(super) fn advance_rollout(
         &mut self,
@@ -342,9 +358,8 @@ impl State {
             expect_evidence((&rollout.plan, stage), &progress, (entry.at, evidence))?;
         }
         progress.passed.push(PassedStage { at: entry.at, evidence, by: actor(author) });
-        let progress = Some(Progress { since: entry.at, paused: None, ..progress });
-        self.put_rollout(context, Rollout { progress, ..rollout }, edits);
-        Ok(entry.applied(StepOutcome::Changed))
+        let progress = Progress { since: entry.at, by: actor(author), paused: None, ..progress };
+        self.step_rollout(context, (before, rollout), progress, edits)
     }
 
     /// Lets a rollout wait for somebody.
@@ -355,15 +370,13 @@ impl State {
         comment: &str,
         edits: &mut Vec<Edit>,
     ) -> Outcome {
-        let (_, rollout, progress) = self.expect_stage(context.id, at)?;
+        let (before, rollout, progress) = self.expect_stage(context.id, at)?;
         if progress.paused.is_some() {
             return Err(Rejection::RolloutWaits(RolloutWait::Paused));
         }
         let (at, by) = (context.entry.at, actor(&context.proposal.author));
         let paused = Some(RolloutPause { at, by, comment: comment.to_owned() });
-        let progress = Some(Progress { paused, ..progress });
-        self.put_rollout(context, Rollout { progress, ..rollout }, edits);
-        Ok(context.entry.applied(StepOutcome::Changed))
+        self.step_rollout(context, (before, rollout), Progress { paused, ..progress }, edits)
     }
 
     /// Lets a rollout that waits go on.
@@ -373,13 +386,13 @@ impl State {
         at: RolloutStage,
         edits: &mut Vec<Edit>,
     ) -> Outcome {
-        let (_, rollout, progress) = self.expect_stage(context.id, at)?;
+        let (before, rollout, progress) = self.expect_stage(context.id, at)?;
         if progress.paused.is_none() {
             return Err(Rejection::RolloutStage);
         }
-        let progress = Some(Progress { since: context.entry.at, paused: None, ..progress });
-        self.put_rollout(context, Rollout { progress, ..rollout }, edits);
-        Ok(context.entry.applied(StepOutcome::Changed))
+        let by = actor(&context.proposal.author);
+        let progress = Progress { since: context.entry.at, by, paused: None, ..progress };
+        self.step_rollout(context, (before, rollout), progress, edits)
     }
 
     /// Ends every rollout that runs, without its change request: nobody sees a candidate any more. Their change requests are

@@ -107,7 +107,8 @@ export function lacks(verb, definition) {
   const grants = principal.value?.grants;
   if (!Array.isArray(grants) || principal.value.root) return false;
   const allows = (verbs) => verbs.includes(verb) || (verb === "observe" && verbs.includes("cluster"))
-    || (verb === "propose" && (verbs.includes("write") || verbs.includes("define")));
+    || (verb === "propose" && (verbs.includes("write") || verbs.includes("define")))
+    || (verb === "report" && verbs.includes("approve"));
   return !grants.some((grant) => allows(grant.verbs ?? [])
     && (definition === undefined || (grant.definitions ?? []).some((pattern) => covers(pattern, definition))));
 }

@@ -9,7 +9,7 @@ import { CopyAs } from "../parts/copyas.js";
 const VERBS = [
   ["read", "records, lists, history, watch"], ["reveal", "secret fields in clear"], ["write", "configs"], ["define", "definitions, indexes, schemas"], ["delete", "definitions with their configs"],
   ["backup", "backups"], ["observe", "the cluster, its usage and its metrics, without changes"], ["cluster", "members, leadership"], ["keys", "access keys"], ["audit", "the audit log"],
-  ["propose", "change requests; write and define include it"], ["approve", "approvals of change requests"], ["bypass", "changes without approval, reviewed later"],
+  ["propose", "change requests; write and define include it"], ["approve", "approvals of change requests"], ["bypass", "changes without approval, reviewed later"], ["report", "how readers run with a rollout, and gates; approve includes it"],
 ];
 const QUOTAS = [
   ["requests_per_second", "Requests a second"], ["writes_per_second", "Writes a second"], ["bytes", "Bytes of configs"], ["records", "Definitions and configs"],

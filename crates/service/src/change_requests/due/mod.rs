@@ -489,7 +489,7 @@ fn is_to_be_applied(state: &State, found: &FoundChange<'_>) -> bool {
 }
 
 /// Some change requests by their ids; how many there are if they are many.
-fn named(ids: &[String]) -> String {
+pub(crate) fn named(ids: &[String]) -> String {
     const NAMED_MAX: usize = 5;
     let first = ids.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
     match ids.len() {

@@ -11,6 +11,7 @@ use crate::{
     authors::sees_labels,
     editions::{TextOf, environments_of},
     request::Principal,
+    rollouts::view::party_of,
 };
 use concord_model::system::{
     SystemRecord,
@@ -18,7 +19,7 @@ use concord_model::system::{
 };
 use concord_state::{
     State,
-    feed::{ChangeRequestEdit, Event},
+    feed::{ChangeRequestEdit, Event, RolloutStep},
 };
 
 /// What happened to a change request.
@@ -52,7 +53,7 @@ impl ChangeRequestEvent {
 pub struct ChangeRequestThen {
     /// What it is, in a line.
     pub title: String,
-    /// `open`, `scheduled`, `held`, `applied` or `closed`.
+    /// `open`, `scheduled`, `rolling`, `held`, `applied` or `closed`.
     pub phase: &'static str,
     /// Whether it is a write that passed the rules.
     pub is_bypass: bool,
@@ -92,7 +93,8 @@ fn seen(state: &State, principal: &Principal, edit: &ChangeRequestEdit) -> Optio
         // That it can no longer be taken back is nobody's deed, and happens to each.
         Some(now) if before.is_some_and(|before| is_over_by_time(before, now)) => None,
         Some(now) if may_read(&now) => {
-            let deed = deed(before, now);
+            let step = edit.rollout.as_ref().map(|step| rollout_deed(state, step));
+            let deed = step.as_ref().map_or_else(|| deed(before, now), Step::deed);
             let with_labels = sees_labels(principal, &now.edition.scope);
             let then = ChangeRequestThen {
                 title: TextOf::of(record).title,
@@ -109,6 +111,34 @@ fn seen(state: &State, principal: &Principal, edit: &ChangeRequestEdit) -> Optio
         }
         Some(_) => before.filter(may_read).map(|_| gone("change_request_hidden")),
         None => before.filter(may_read).map(|_| gone("change_request_dropped")),
+    }
+}
+
+/// What was done to a rollout that runs, and by whom.
+struct Step<'a> {
+    kind: &'static str,
+    by: Option<Party>,
+    comment: &'a str,
+}
+
+impl Step<'_> {
+    fn deed(&self) -> Deed<'_> {
+        Deed { kind: self.kind, by: self.by.as_ref(), comment: self.comment }
+    }
+}
+
+fn rollout_deed<'a>(state: &State, step: &'a RolloutStep) -> Step<'a> {
+    match step {
+        RolloutStep::Advanced(by) => {
+            Step { kind: "change_request_advanced", by: party_of(state, by), comment: "" }
+        }
+        RolloutStep::Paused(paused) => {
+            let by = party_of(state, &paused.by);
+            Step { kind: "change_request_paused", by, comment: &paused.comment }
+        }
+        RolloutStep::Resumed(by) => {
+            Step { kind: "change_request_resumed", by: party_of(state, by), comment: "" }
+        }
     }
 }
 

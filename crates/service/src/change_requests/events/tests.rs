@@ -76,7 +76,7 @@ fn seen_by(
     before: Option<&Change>,
     after: Option<&Change>,
 ) -> Option<ChangeRequestEvent> {
-    let edit = ChangeRequestEdit { before: before.map(record), after: after.map(record) };
+    let edit = ChangeRequestEdit { before: before.map(record), after: after.map(record), rollout: None };
     let event = Event::new(9, Timestamp(9), ("root", None), Vec::new(), vec![edit]).unwrap();
     let mut seen = events(&State::new(), principal, &event);
     assert!(seen.len() <= 1);
