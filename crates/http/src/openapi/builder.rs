@@ -21,6 +21,10 @@ use crate::endpoints::{ENDPOINTS, Endpoint, EndpointMethod, Pretty, RequiredRigh
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
+/// The headers of a response about one config as its reader sees it.
+pub(super) const SEEN_HEADERS: &[&str] = &["ETag = SeenTag", "Last-Modified", "X-Concord-Variant", "Vary"];
+/// What a client says of itself as a reader.
+pub(super) const READER_PARAMETERS: &[&str] = &["X-Concord-Reader", "X-Concord-Labels"];
 /// The header of a response with data of configs.
 pub(super) const REDACTED: &str = "X-Concord-Redacted";
 /// The parameters of every read.

@@ -5,8 +5,8 @@ use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, schema::SchemaType};
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, OperationEntry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
-        REDACTED, WRITE_REFUSALS, describe, payload,
+        CODED, DRY_RUN_WRITE_PARAMETERS, OperationEntry, READ_PARAMETERS, READ_REFUSALS, READER_PARAMETERS,
+        RECORD_HEADERS, REDACTED, SEEN_HEADERS, WRITE_REFUSALS, describe, payload,
     },
     schemas::{NamedSchema, closed, included_revision, integer, json_object, page, reference, text, times},
 };
@@ -60,16 +60,20 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .refusals(READ_REFUSALS)
             .refusals(&[404, 409, 410]),
         describe("configs", "get_config", "Get a config")
-            .description("With `revision`, the config as of that revision.")
+            .description(
+                "With `revision`, the config as of that revision. A reader that is in a rollout of the config gets the \
+                 candidate: its data, with the times and the revision of the proven config.",
+            )
             .parameters(&["If-None-Match", "revision", "include", "fields"])
+            .parameters(READER_PARAMETERS)
             .parameters(READ_PARAMETERS)
             .success(
                 200,
                 "config found",
                 payload("ConfigRecord", record()),
-                &[RECORD_HEADERS, &[REDACTED], CODED].concat(),
+                &[SEEN_HEADERS, &[REDACTED], CODED].concat(),
             )
-            .response(304, "The client has the current version.", None, RECORD_HEADERS)
+            .response(304, "The client has the current version.", None, SEEN_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404, 410, 429]),
         describe("configs", "update_config", "Replace a config's data")
@@ -123,8 +127,10 @@ fn of_many() -> [OperationEntry; 2] {
                 "All of one revision. Each config has a result, in the order of the request: `found` with its record, \
                  `not_modified` where `if_none_match` names its version, `absent` and `forbidden` with the errors of a read \
                  of it alone. 403 when the key may read none of them. With `revision`, the configs as of that revision, \
-                 fewer of them at once.",
+                 fewer of them at once. Where a result has `variant`, the reader is in a rollout: `config` is the candidate, and \
+                 its entity tag is the `change_id`.",
             )
+            .parameters(READER_PARAMETERS)
             .parameters(READ_PARAMETERS)
             .body("ManyConfigs", json!({ "configs": [names] }))
             .success(200, "configs read", payload("ReadConfigs", many), &[&[REDACTED], CODED].concat())
@@ -152,6 +158,13 @@ fn across_record() -> ObjectBuilder {
     closed(members, vec![included_revision()])
 }
 
+/// That a config is a candidate.
+pub(super) fn variant() -> ObjectBuilder {
+    let id = text().description(Some("the id of the change request, and the entity tag"));
+    closed(vec![("change_id", id.into())], Vec::new())
+        .description(Some("the config is the candidate of a rollout that the reader is in"))
+}
+
 /// The results of a read of many configs.
 fn read_configs() -> ObjectBuilder {
     let items = ArrayBuilder::new().items(json_object()).min_items(Some(1));
@@ -163,6 +176,7 @@ fn read_configs() -> ObjectBuilder {
         ],
         vec![
             ("revision", integer(1).description(Some("that of the config")).into()),
+            ("variant", variant().into()),
             ("config", reference("ConfigRecord")),
             ("errors", items.description(Some("the errors of a read of this config alone")).into()),
         ],

@@ -52,6 +52,16 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             number(),
         ),
         ("ETag", "The revision of the record, for `If-Match`.", text().pattern(Some("^\"[0-9]+\"$"))),
+        (
+            "SeenTag",
+            "The revision of the record, for `If-Match`; of a candidate the id of its change request, which no write matches.",
+            text().pattern(Some("^\"[0-9A-Za-z]+\"$")),
+        ),
+        (
+            "X-Concord-Variant",
+            "The response is the candidate of this change request, because the reader is in its rollout.",
+            text().examples([json!("candidate; change=mD3kQ9xYb7Lz")]),
+        ),
         ("BodyTag", "A hash of the body, for `If-None-Match`.", text().pattern(Some("^\"[0-9a-f]{32}\"$"))),
         ("Last-Modified", "When the record was last changed, to the second.", text()),
         ("Location", "The path of the new resource.", text().pattern(Some("^/"))),

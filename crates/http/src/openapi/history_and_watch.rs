@@ -6,7 +6,7 @@ use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, content::ContentBuilder
 use super::{
     builder::{
         CODED, DRY_RUN_WRITE_PARAMETERS, ExamplePayload, OperationEntry, READ_PARAMETERS, READ_REFUSALS,
-        REDACTED, WRITE_REFUSALS, describe, payload,
+        READER_PARAMETERS, REDACTED, WRITE_REFUSALS, describe, payload,
     },
     configs,
     schemas::{
@@ -31,6 +31,9 @@ data before the change, null for a new one (and `prev_redacted`, as `redacted`).
 `revision`, `definitions`, `configs`, and `complete`, which is true in the last part. `heartbeat` has the `revision` \
 up to which all changes were sent. A config with secret values that the key may not see has \
 `redacted`, their places as in the header `X-Concord-Redacted`. `error` has the body of a refusal, and ends the stream.\n\n\
+A watch with `X-Concord-Reader` returns what that reader sees while rollouts run: a config that is a candidate has \
+`variant`, with the `change_id`. An item that shows another version than the event has written has its `revision`. Such a \
+watch has no filter.\n\n\
 With `change_requests=true` the changes are those of the change requests that the key may read. Their `type` says what \
 happened: `change_request_created`, `_edited`, `_approved`, `_rejected`, `_scheduled`, `_begun`, `_advanced`, `_paused`, `_resumed`, `_applied`, `_reverted`, `_revert_failed`, `_kept`, `_closed`, `_held`, `_bypassed`, \
 `_reviewed`, `_updated`. `change_request_hidden` says that a new edition changes what the key may not read, and \
@@ -42,8 +45,8 @@ const POLL_DESCRIPTION: &str = "A long poll: answers with the first changes from
 behind them, as soon as there are any; 304 when none came in time. Both have the `from` to go on with, on this node or \
 another. Without `from` it waits for the next change. The changes are those of `/api/v1/watch`, with the same \
 parameters; a poll counts as a watch while it waits. HEAD is refused, because it would wait as well.\n\nWith `latest` it \
-lists the latest changes that are there, newest first, and never waits: `before`, `since` and `by` choose among them, a \
-filter and `from` don't. `next_before` is the `before` of the next page, null on the last one. A page that has examined \
+lists the latest changes that are there, newest first and as they were written, for readers, too, and never waits: \
+`before`, `since` and `by` choose among them, a filter and `from` don't. `next_before` is the `before` of the next page, null on the last one. A page that has examined \
 many revisions may have few changes, or none. `floor` is the compaction revision; `from` goes on with new changes.";
 
 const EXAMPLE_EVENTS: &str = "retry: 1000\nevent: heartbeat\nid: 41\ndata: {\"revision\":41}\n\nevent: change\nid: 42\n\
@@ -121,6 +124,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                 "filters",
                 "Last-Event-ID",
             ])
+            .parameters(READER_PARAMETERS)
             .parameters(READ_PARAMETERS)
             .response(
                 200,
@@ -135,6 +139,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .parameters(&["definition", "watched_config", "from", "wait", "prev", "change_requests"])
             .parameters(&["search", "filters"])
             .parameters(&["latest", "changes_before", "changes_since", "changes_by"])
+            .parameters(READER_PARAMETERS)
             .parameters(READ_PARAMETERS)
             .success(200, "changes found", payload("Changes", example_changes()), POLL_HEADERS)
             .response(304, "No change came in time.", None, POLL_HEADERS)
@@ -204,6 +209,8 @@ fn polled(limits: &Limits) -> ObjectBuilder {
             ("config_definition_key", key().description(Some("absent in those of change requests")).into()),
             ("config_key", key().into()),
             ("data", data("the config after the change").into()),
+            ("revision", integer(1).description(Some("of a version that the event has not written")).into()),
+            ("variant", configs::variant().into()),
             ("prev", data("the config before the change").into()),
             ("redacted", places("the secret places of `data`").into()),
             ("prev_redacted", places("the secret places of `prev`").into()),

@@ -12,7 +12,7 @@ use utoipa::openapi::{
 use super::schemas::{integer, key, pattern_of_keys, text, time};
 use concord_model::limits::{
     IDEMPOTENCY_KEY_BYTES_MAX, LIST_PATTERNS_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S,
-    REASON_BYTES_MAX, WATCH_KEYS_MAX,
+    READER_BYTES_MAX, READER_LABELS_BYTES_MAX, REASON_BYTES_MAX, WATCH_KEYS_MAX,
 };
 
 /// Adds all parameters to the components.
@@ -402,6 +402,18 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
             "The `id` of the last event that the client received: the stream continues after it, whatever `from` and \
              `initial` say.",
             text().pattern(Some("^[0-9]*$")),
+        ),
+        header(
+            "X-Concord-Reader",
+            "X-Concord-Reader",
+            "The name of the program that reads: it sees the candidates of the rollouts that it is in. It is no secret.",
+            text().max_length(Some(READER_BYTES_MAX)),
+        ),
+        header(
+            "X-Concord-Labels",
+            "X-Concord-Labels",
+            "The labels of the reader, by which stages choose: `ring=canary,region=eu`. Only beside `X-Concord-Reader`.",
+            text().max_length(Some(READER_LABELS_BYTES_MAX)),
         ),
         header(
             "X-Change-Reason",

@@ -13,6 +13,7 @@ use concord_service::{
     testing::{KEY, patient_service},
 };
 
+mod readers;
 mod secrets;
 mod throttle;
 

@@ -1,6 +1,7 @@
 //! A node without consensus: what it rejects, and why.
 
 mod permissions;
+mod readers;
 mod virtual_time;
 
 use super::*;

@@ -1,6 +1,7 @@
 //! What the tests and fuzz targets of this crate and of those above share: sample values, and inputs made of parts.
 
 pub mod events;
+pub mod rollouts;
 pub mod samples;
 
 /// Joins parts to an input: each with its length before it.
