@@ -23,8 +23,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    CONFIGS, ENVIRONMENT, Followed, How, Passed, Progress, Rollouts, Seen, Sent, Status, Version, Who,
-    number_of, readers::value_of,
+    ENVIRONMENT, Followed, How, Passed, Progress, Rollouts, Seen, Sent, Status, Version, Who, number_of,
+    readers::value_of,
 };
 use crate::{chaos::changes::CHANGES, harness::Client, workload::Run};
 
@@ -42,12 +42,39 @@ pub(super) struct Past {
     proven: BTreeMap<usize, BTreeMap<u64, Option<String>>>,
     /// What came up to this revision is not retained.
     compacted: u64,
+    /// What came after this revision was not read.
+    upto: u64,
 }
 
 impl Past {
     /// Reads it from a node; the error says what is wrong with it.
     pub(super) async fn read_from(client: &Client, run: &Run) -> Result<Self, String> {
         let mut past = Self::default();
+        // What ends from here on is in no event that was read.
+        let mut before = None::<u64>;
+        loop {
+            let of = format!("{ENVIRONMENT}.*");
+            let mut call = client.get("/api/v1/changes").query(&[("latest", "1000"), ("definition", &of)]);
+            if let Some(before) = before {
+                call = call.query(&[("before", &before.to_string())]);
+            }
+            let answer = call.insist().await;
+            if before.is_none() {
+                past.upto = answer.header("x-concord-revision").parse().unwrap_or(0);
+            }
+            let data = &answer.body["data"];
+            let events =
+                data["events"].as_array().ok_or_else(|| format!("the latest changes: {answer:?}"))?;
+            events.iter().for_each(|event| past.take(event));
+            past.compacted = past.compacted.max(data["floor"].as_u64().unwrap_or(0));
+            match data["next_before"].as_u64() {
+                Some(next) if before.is_none_or(|before| next < before) => before = Some(next),
+                Some(next) => {
+                    return Err(format!("the page before {before:?} is followed by that before {next}"));
+                }
+                None => break,
+            }
+        }
         for page in 1.. {
             let (number, limit) = (page.to_string(), PAGE.to_string());
             let query = [("page", number.as_str()), ("limit", &limit), ("sort_order", "asc")];
@@ -64,27 +91,7 @@ impl Past {
                 break;
             }
         }
-        let mut before = None::<u64>;
-        loop {
-            let of = format!("{ENVIRONMENT}.*");
-            let mut call = client.get("/api/v1/changes").query(&[("latest", "1000"), ("definition", &of)]);
-            if let Some(before) = before {
-                call = call.query(&[("before", &before.to_string())]);
-            }
-            let answer = call.insist().await;
-            let data = &answer.body["data"];
-            let events =
-                data["events"].as_array().ok_or_else(|| format!("the latest changes: {answer:?}"))?;
-            events.iter().for_each(|event| past.take(event));
-            past.compacted = past.compacted.max(data["floor"].as_u64().unwrap_or(0));
-            match data["next_before"].as_u64() {
-                Some(next) if before.is_none_or(|before| next < before) => before = Some(next),
-                Some(next) => {
-                    return Err(format!("the page before {before:?} is followed by that before {next}"));
-                }
-                None => return Ok(past),
-            }
-        }
+        Ok(past)
     }
 
     fn take(&mut self, event: &Value) {
@@ -97,10 +104,14 @@ impl Past {
         }
     }
 
+    fn has(&self, revision: u64) -> bool {
+        revision > self.compacted && revision <= self.upto
+    }
+
     /// What a config was at a revision; `None` if that is not retained.
     fn at(&self, config: usize, revision: u64) -> Option<&Option<String>> {
         let (from, value) = self.proven.get(&config)?.range(..=revision).next_back()?;
-        (*from > self.compacted).then_some(value)
+        (*from > self.compacted && revision <= self.upto).then_some(value)
     }
 }
 
@@ -398,8 +409,7 @@ impl Checker<'_> {
                 .map(|(revision, _)| *revision)
                 .collect();
             let applied = line.applied.map(|(revision, _)| revision);
-            let is_right =
-                places.first().copied() == applied.filter(|applied| *applied > self.past.compacted);
+            let is_right = places.first().copied() == applied.filter(|applied| self.past.has(*applied));
             if !is_right {
                 let text = format!("the candidate of config {config} of {change} is applied at {applied:?}");
                 self.wrong("applied", &text, &places);

@@ -31,10 +31,7 @@ use tokio::time::sleep;
 
 use self::plan::Plan;
 use crate::{
-    chaos::{
-        changes::{CHANGES, environment},
-        freezes::time,
-    },
+    chaos::{changes::environment, freezes::time},
     harness::{Answer, Client},
     workload::{Run, is_prepared, rng},
 };
