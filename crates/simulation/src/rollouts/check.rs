@@ -293,7 +293,10 @@ impl Checker<'_> {
         } else if line.sent.values.get(&config) != Some(&version.value) {
             Some(("O2", "a candidate that was not proposed".to_owned()))
         } else if !line.sent.plan.has(change, reader, line.most(revision)) {
-            Some(("O2", format!("a candidate for a reader that is not in: {:?}", line.stages)))
+            Some((
+                "O2",
+                format!("a candidate for a reader that is not in after {} stages", line.most(revision)),
+            ))
         } else {
             None
         };
@@ -317,8 +320,10 @@ impl Checker<'_> {
         };
         let missed = self.lines.iter().find(is_missed);
         if let Some((change, line)) = missed {
-            let text =
-                format!("a reader that is in {change} by {:?} does not see config {config}", line.stages);
+            let text = format!(
+                "a reader that is in {change} after {} stages does not see config {config}",
+                line.least(revision)
+            );
             self.wrong("O1", &text, seen);
         }
     }

@@ -87,6 +87,7 @@ enum How {
 struct Seen {
     who: Who,
     how: How,
+    #[expect(dead_code, reason = "for whoever reads what is wrong")]
     node: String,
     revision: u64,
     call: u64,
