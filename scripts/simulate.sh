@@ -36,8 +36,6 @@ audit-line-lost      | there is no audit log
 nonce-reused         | the directories are not encrypted
 plain-file-accepted  | the directories are not encrypted
 armed-after-restore  | no cluster is restored or recovered here
-stage-early          | the leader asks for no such end by itself, and the bug is in the log's check alone
-stage-without-evidence | the leader asks for no such end by itself, and the bug is in the log's check alone
 digests-not-compared | nothing makes states differ here, and the simulation compares them itself
 distrusted-replayed  | a state is found to be wrong after a damage that sled has, and sled has none here
 '
