@@ -35,7 +35,7 @@ const TOLD_MAX: usize = 3;
 
 /// What a cluster says of its past once nobody changes anything.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct Recorded {
     /// The change requests at the end.
     last: Vec<Status>,
     /// Of each config, what it was from each revision on; `None`: deleted.
@@ -46,10 +46,10 @@ pub(super) struct Past {
     upto: u64,
 }
 
-impl Past {
+impl Recorded {
     /// Reads it from a node; the error says what is wrong with it.
     pub(super) async fn read_from(client: &Client, run: &Run) -> Result<Self, String> {
-        let mut past = Self::default();
+        let mut recorded = Self::default();
         // What ends from here on is in no event that was read.
         let mut before = None::<u64>;
         loop {
@@ -60,13 +60,13 @@ impl Past {
             }
             let answer = call.insist().await;
             if before.is_none() {
-                past.upto = answer.header("x-concord-revision").parse().unwrap_or(0);
+                recorded.upto = answer.header("x-concord-revision").parse().unwrap_or(0);
             }
             let data = &answer.body["data"];
             let events =
                 data["events"].as_array().ok_or_else(|| format!("the latest changes: {answer:?}"))?;
-            events.iter().for_each(|event| past.take(event));
-            past.compacted = past.compacted.max(data["floor"].as_u64().unwrap_or(0));
+            events.iter().for_each(|event| recorded.take(event));
+            recorded.compacted = recorded.compacted.max(data["floor"].as_u64().unwrap_or(0));
             match data["next_before"].as_u64() {
                 Some(next) if before.is_none_or(|before| next < before) => before = Some(next),
                 Some(next) => {
@@ -85,13 +85,13 @@ impl Past {
                 let id = one["change_id"].as_str().unwrap_or_default();
                 let answer = client.get(&format!("{CHANGES}{id}")).insist().await;
                 let status = run.rollouts.note(&answer, run.shared.history.now());
-                past.last.push(status.ok_or_else(|| format!("a change request: {answer:?}"))?);
+                recorded.last.push(status.ok_or_else(|| format!("a change request: {answer:?}"))?);
             }
             if all.len() < PAGE {
                 break;
             }
         }
-        Ok(past)
+        Ok(recorded)
     }
 
     fn take(&mut self, event: &Value) {
@@ -175,7 +175,7 @@ impl Line {
 
 struct Checker<'a> {
     rollouts: &'a Rollouts,
-    past: Past,
+    recorded: Recorded,
     lines: BTreeMap<String, Line>,
     /// The first revision at which a reader saw a candidate of a change request.
     first_in: BTreeMap<(usize, String), u64>,
@@ -183,7 +183,7 @@ struct Checker<'a> {
 }
 
 /// What is wrong with all that was seen.
-pub(super) fn violations(run: &Run, past: Past) -> Vec<String> {
+pub(super) fn violations(run: &Run, recorded: Recorded) -> Vec<String> {
     let rollouts = &run.rollouts;
     let statuses = rollouts.statuses.borrow();
     let mut by_id: BTreeMap<&str, Vec<&Status>> = BTreeMap::new();
@@ -191,9 +191,14 @@ pub(super) fn violations(run: &Run, past: Past) -> Vec<String> {
         by_id.entry(&status.id).or_default().push(status);
     }
     let sent = rollouts.sent.borrow();
-    let mut checker =
-        Checker { rollouts, past, lines: BTreeMap::new(), first_in: BTreeMap::new(), found: BTreeMap::new() };
-    for last in &checker.past.last {
+    let mut checker = Checker {
+        rollouts,
+        recorded,
+        lines: BTreeMap::new(),
+        first_in: BTreeMap::new(),
+        found: BTreeMap::new(),
+    };
+    for last in &checker.recorded.last {
         let of = by_id.get(last.id.as_str()).map(Vec::as_slice).unwrap_or_default();
         if let Some(sent) = sent.get(&last.title) {
             checker.lines.insert(last.id.clone(), Line::new(sent.clone(), of));
@@ -280,7 +285,7 @@ impl Checker<'_> {
     /// A candidate is seen by a reader that may be in, while its rollout runs (O2, O4, O6).
     fn candidate(&mut self, seen: &Seen, config: usize, (version, change): (&Version, &str)) {
         let revision = seen.revision;
-        let Some(reader) = seen.who.filter(|_| seen.how != How::Past) else {
+        let Some(reader) = seen.who.filter(|_| seen.how != How::AtRevision) else {
             return self.wrong("O6", "a candidate is shown to who is no reader, or of the past", seen);
         };
         let Some(line) = self.lines.get(change) else {
@@ -308,10 +313,10 @@ impl Checker<'_> {
     /// What is proven is seen by who is not in (O1), and it is what the history has (O6).
     fn proven(&mut self, seen: &Seen, config: usize, value: Option<&str>) {
         let revision = seen.revision;
-        if self.past.at(config, revision).is_some_and(|proven| proven.as_deref() != value) {
+        if self.recorded.at(config, revision).is_some_and(|proven| proven.as_deref() != value) {
             self.wrong("O6", &format!("config {config} is not what the history has"), seen);
         }
-        let Some(reader) = seen.who.filter(|_| seen.how != How::Past) else { return };
+        let Some(reader) = seen.who.filter(|_| seen.how != How::AtRevision) else { return };
         let is_missed = |(change, line): &(&String, &Line)| {
             let is_known = line.sent.plan.has(change, reader, line.least(revision));
             let first = self.first_in.get(&(reader, (*change).clone()));
@@ -400,7 +405,7 @@ impl Checker<'_> {
     /// Nothing else changes what is in a rollout; and what is not applied is not in the history.
     fn overwritten(&mut self, change: &str, line: &Line) {
         for (config, value) in &line.sent.values {
-            let proven = self.past.proven.get(config).cloned().unwrap_or_default();
+            let proven = self.recorded.proven.get(config).cloned().unwrap_or_default();
             if let Some((revision, by)) = proven.iter().find(|(revision, _)| {
                 line.begun.is_some_and(|begun| begun < **revision) && line.runs(**revision)
             }) {
@@ -414,7 +419,7 @@ impl Checker<'_> {
                 .map(|(revision, _)| *revision)
                 .collect();
             let applied = line.applied.map(|(revision, _)| revision);
-            let is_right = places.first().copied() == applied.filter(|applied| self.past.has(*applied));
+            let is_right = places.first().copied() == applied.filter(|applied| self.recorded.has(*applied));
             if !is_right {
                 let text = format!("the candidate of config {config} of {change} is applied at {applied:?}");
                 self.wrong("applied", &text, &places);

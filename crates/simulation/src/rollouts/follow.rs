@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How long one waits for the next event before it looks whether the run is over.
-const LOOK: Duration = Duration::from_millis(500);
+const NEXT_EVENT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One host that follows.
 pub(super) struct Following {
@@ -223,7 +223,7 @@ impl Following {
         let (mut arrived, mut patience) = (Vec::new(), [5, 50, 1000][self.rng.usize(..3)]);
         let mut initial = Vec::new();
         while patience > 0 && !self.is_over() {
-            let frame = match timeout(LOOK, body.frame()).await {
+            let frame = match timeout(NEXT_EVENT_TIMEOUT, body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(_)) | None) => return,
                 Err(_) => continue,

@@ -78,7 +78,7 @@ struct Version {
 enum How {
     Read,
     /// Of an earlier revision.
-    Past,
+    AtRevision,
     Watch,
 }
 
@@ -87,7 +87,7 @@ enum How {
 struct Seen {
     who: Who,
     how: How,
-    #[expect(dead_code, reason = "for whoever reads what is wrong")]
+    #[expect(dead_code, reason = "for who reads a violation")]
     node: String,
     revision: u64,
     call: u64,
@@ -136,7 +136,7 @@ struct Status {
     phase: String,
     applied: Option<(u64, u64)>,
     progress: Option<Progress>,
-    /// When the answer was there.
+    /// When the response was there.
     ret: u64,
 }
 
@@ -289,7 +289,7 @@ pub(crate) async fn check(nodes: &[Client], run: &Run) -> Vec<String> {
             readers::read_all(node, run, who).await;
         }
     }
-    match check::Past::read_from(&nodes[0], run).await {
+    match check::Recorded::read_from(&nodes[0], run).await {
         Ok(past) => check::violations(run, past),
         Err(why) => vec![why],
     }

@@ -172,7 +172,7 @@ impl Reading {
         body["revision"] = at.into();
         let begun = self.run.shared.history.now();
         let Ok(answer) = as_reader(node.post("/api/v1/read", &body), who).attempt().await else { return };
-        note(&self.run, (&node, who, How::Past), (begun, false), &answer);
+        note(&self.run, (&node, who, How::AtRevision), (begun, false), &answer);
     }
 
     /// A reader says how it runs with a candidate. Sometimes it says so although it sees none.
