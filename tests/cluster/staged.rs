@@ -171,6 +171,8 @@ async fn a_bad_change_reaches_the_first_stage_and_is_taken_back_although_the_lea
     let plan = json!({"stages": [{"share": share, "for_s": 600, "min_healthy": 1}], "max_failed": 0});
     let begun = begin(&cluster, (&ann, &bob), BAD, &plan).await;
     assert_eq!(begun.data()["phase"], "rolling");
+    let watches = &begun.data()["rollout"]["status"]["watches"];
+    assert_eq!(*watches, json!({"identified": readers, "unidentified": 0}), "on all nodes: {begun:?}");
     eventually("a reader has failed", async || {
         check(fleet.reported.lock().unwrap().is_some(), || "none has seen it".into())
     })

@@ -306,6 +306,9 @@ fn status_json(status: &RolloutStatus) -> Value {
         "healthy": evidence.map(|evidence| evidence.healthy), "failed": evidence.map(|evidence| evidence.failed),
         "failures": evidence.map(|evidence| evidence.failures.iter().map(failure).collect::<Vec<_>>()),
         "gates": evidence.map(|evidence| evidence.gates.iter().map(gate).collect::<Vec<_>>()),
+        "watches": status.watches.map(|watches| {
+            json!({ "identified": watches.identified, "unidentified": watches.unidentified })
+        }),
         "waits_for": status.waits_for,
     })
 }

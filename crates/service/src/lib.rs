@@ -346,7 +346,8 @@ impl Service {
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
         let evidence = Arc::new(EvidenceStore::new(&cx, &authentication));
-        let reports = Arc::new(Reports::new((&cx, &clock), &freshness, &authentication, &evidence));
+        let reports =
+            Arc::new(Reports::new((&cx, &clock), &freshness, &authentication, (&evidence, &watches)));
         let changes = Arc::new(ChangeRequests::new((&cx, &clock), &freshness, &writes, &reports));
         let members = Arc::new(ClusterMembers {
             cx: cx.clone(),

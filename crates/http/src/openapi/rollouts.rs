@@ -90,6 +90,8 @@ pub(super) fn rollout() -> ObjectBuilder {
         ],
         Vec::new(),
     );
+    let watches =
+        open(vec![("identified", integer(0).into()), ("unidentified", integer(0).into())], Vec::new());
     let status = open(
         vec![
             ("stage", integer_or_null()),
@@ -101,6 +103,7 @@ pub(super) fn rollout() -> ObjectBuilder {
             ("failed", integer_or_null()),
             ("failures", null_or(list_of(failure))),
             ("gates", null_or(list_of(gate_status))),
+            ("watches", null_or(watches)),
             ("waits_for", list_of(text())),
         ],
         Vec::new(),

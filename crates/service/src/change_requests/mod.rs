@@ -244,7 +244,8 @@ impl ChangeRequests {
         };
         let mut shown = self.cx.run_long(work).await??;
         if let Some(rollout) = shown.rollout.as_mut().filter(|rollout| rollout.status.is_some()) {
-            rollout.add_evidence(self.reports.shown(&id).await);
+            let (evidence, watches) = tokio::join!(self.reports.shown(&id), self.reports.watches(&id));
+            rollout.add_evidence(evidence, watches);
         }
         Ok(shown)
     }

@@ -9,6 +9,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Semaphore,
@@ -28,6 +29,7 @@ use crate::{
     freshness::Freshness,
     request::{Principal, Refusal},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
+    watch::{WatchCount, Watches},
     write::admission::WriteAdmission,
 };
 use concord_consensus::Consensus;
@@ -106,6 +108,8 @@ enum Asked {
     Word(GateWord),
     /// What is known of the rollout of a change request.
     Show(String),
+    /// How many watches of the node that is asked follow the configs of a rollout. It need not lead.
+    CountWatches(String),
 }
 
 /// The leader's answer. Sent between nodes: new variants go to the end.
@@ -113,6 +117,7 @@ enum Asked {
 enum Answer {
     Reported(Reported),
     Shown(Box<EvidenceView>),
+    Watches(WatchCount),
 }
 
 /// What is sent to the leader.
@@ -133,6 +138,7 @@ pub struct Reports {
     freshness: Arc<Freshness>,
     authentication: Arc<Authentication>,
     evidence: Arc<EvidenceStore>,
+    watches: Arc<Watches>,
     admission: WriteAdmission,
     calls: Semaphore,
 }
@@ -181,7 +187,7 @@ impl Reports {
         (cx, clock): (&Arc<Context>, &Arc<Clock>),
         freshness: &Arc<Freshness>,
         authentication: &Arc<Authentication>,
-        evidence: &Arc<EvidenceStore>,
+        (evidence, watches): (&Arc<EvidenceStore>, &Arc<Watches>),
     ) -> Self {
         Self {
             cx: Arc::clone(cx),
@@ -189,6 +195,7 @@ impl Reports {
             freshness: Arc::clone(freshness),
             authentication: Arc::clone(authentication),
             evidence: Arc::clone(evidence),
+            watches: Arc::clone(watches),
             admission: WriteAdmission::new(cx.options.limits.writes_in_flight),
             calls: Semaphore::new(CALLS_MAX),
         }
@@ -223,7 +230,9 @@ impl Reports {
         let deadline = Instant::now() + self.cx.options.write_timeout;
         match self.ask(principal, asked, deadline).await? {
             Answer::Reported(reported) => Ok(reported),
-            Answer::Shown(_) => Err(Refusal::Internal("the leader has shown what was reported to it".into())),
+            Answer::Shown(_) | Answer::Watches(_) => {
+                Err(Refusal::Internal("the leader has answered something else".into()))
+            }
         }
     }
 
@@ -234,8 +243,47 @@ impl Reports {
         let deadline = Instant::now() + SHOW_TIMEOUT.min(self.cx.options.read_timeout);
         match self.ask(&Principal::cluster(), asked, deadline).await.ok()? {
             Answer::Shown(view) => Some(*view),
-            Answer::Reported(_) => None,
+            Answer::Reported(_) | Answer::Watches(_) => None,
         }
+    }
+
+    /// How many watches follow the configs of a rollout, on all nodes. `None` if a member does not say so in time.
+    pub(crate) async fn watches(&self, change: &ChangeId) -> Option<WatchCount> {
+        let consensus = self.cx.consensus()?;
+        let own = self.own_watches(&consensus.state(), change);
+        let members = consensus.status().members.into_iter().map(|status| status.member);
+        let others: Vec<Member> = members.filter(|member| member.id != self.cx.node_id()).collect();
+        let counts = join_all(others.iter().map(|member| self.ask_watches(member, change))).await;
+        counts.into_iter().try_fold(own, |all, one| {
+            let WatchCount { identified, unidentified } = one?;
+            Some(WatchCount {
+                identified: all.identified + identified,
+                unidentified: all.unidentified + unidentified,
+            })
+        })
+    }
+
+    async fn ask_watches(&self, member: &Member, change: &ChangeId) -> Option<WatchCount> {
+        let deadline = Instant::now() + SHOW_TIMEOUT;
+        let _place = timeout_at(deadline, self.calls.acquire()).await.ok()?.ok()?;
+        let body = encode(&Forwarded {
+            by: named(&Principal::cluster()).into_owned(),
+            remaining_ms: u64::try_from(SHOW_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+            asked: Asked::CountWatches(change.as_str().to_owned()),
+        });
+        let (peers, time) = (self.cx.peers(), deadline.saturating_duration_since(Instant::now()));
+        let call = peers.call(Lane::Forward, member.id, &member.peer_addr, Call::Report, body, time);
+        let answer = decode::<Attempt<Answer>>(&call.await.ok()?).ok()?;
+        if let Ok(Answer::Watches(count)) = answer { Some(count) } else { None }
+    }
+
+    /// Of this node, and of the config of the rollout that most of them follow: many follow several.
+    fn own_watches(&self, state: &State, change: &ChangeId) -> WatchCount {
+        let candidates = state.rollout(change).map_or(&[][..], |rollout| &rollout.candidates);
+        let counts = candidates
+            .iter()
+            .map(|candidate| self.watches.watches_of(state, candidate.definition, &candidate.key));
+        counts.max_by_key(|count| count.identified + count.unidentified).unwrap_or_default()
     }
 
     /// Asks the leader, whichever node it is.
@@ -299,6 +347,10 @@ impl Reports {
     ) -> Attempt<Answer> {
         let Some(consensus) = self.cx.consensus() else { return Err(AttemptError::Retry(self.cx.absence())) };
         let _place = self.admission.admit(&principal)?;
+        if let Asked::CountWatches(change) = &asked {
+            let change = ChangeId::parse(change).ok_or(Refusal::from(Rejection::ChangeNotFound))?;
+            return Ok(Answer::Watches(self.own_watches(&consensus.state(), &change)));
+        }
         let remaining = Duration::from_millis(remaining_ms).min(self.cx.options.write_timeout);
         let deadline = Instant::now() + remaining.saturating_sub(answer_time(remaining));
         self.answer(consensus, &principal, &asked, deadline).await
@@ -335,6 +387,9 @@ impl Reports {
                 let shown = ChangeId::parse(change)
                     .and_then(|change| Some(self.evidence.shown(&change, state.rollout(&change)?)));
                 Answer::Shown(Box::new(shown.unwrap_or_default()))
+            }
+            Asked::CountWatches(_) => {
+                return Err(Refusal::Internal("watches are counted by the node that has them".into()).into());
             }
         })
     }

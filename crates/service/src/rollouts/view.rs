@@ -3,7 +3,7 @@
 //! **Invariant:** nothing here shows data of a config.
 
 use super::EvidenceView;
-use crate::change_requests::PartyView;
+use crate::{change_requests::PartyView, watch::WatchCount};
 use concord_model::{
     system::{
         change::Party,
@@ -37,14 +37,18 @@ pub struct RolloutStatus {
     pub passed: Vec<PassedView>,
     /// What readers and gates say, as the leader knows it; `None` if it did not say so in time, and in lists.
     pub evidence: Option<EvidenceView>,
+    /// How many watches follow its configs, on all nodes; `None` if a node did not say so in time, and in lists.
+    pub watches: Option<WatchCount>,
     /// What the present stage waits for: `resume`, `time`, `min_healthy`, `gates`; or `end` after the last stage.
     pub waits_for: Vec<&'static str>,
 }
 
 impl RolloutView {
-    /// Adds what readers and gates say of it.
-    pub(crate) fn add_evidence(&mut self, evidence: Option<EvidenceView>) {
-        let (Some(status), Some(known)) = (&mut self.status, &evidence) else { return };
+    /// Adds what readers and gates say of it, and how many watches follow it.
+    pub(crate) fn add_evidence(&mut self, evidence: Option<EvidenceView>, watches: Option<WatchCount>) {
+        let Some(status) = &mut self.status else { return };
+        status.watches = watches;
+        let Some(known) = &evidence else { return };
         if let Some(stage) = status.stage.and_then(|stage| self.plan.stages.get(stage)) {
             let is_good = known.gates.iter().all(|gate| gate.ok == Some(true));
             let waits = [("min_healthy", known.healthy < stage.min_healthy), ("gates", !is_good)];
@@ -114,6 +118,7 @@ pub(crate) fn of(
             paused,
             passed: passed.collect(),
             evidence: None,
+            watches: None,
             waits_for: waits_for(rollout, now),
         }
     });

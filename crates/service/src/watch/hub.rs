@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{Instant, sleep_until},
@@ -37,7 +38,7 @@ const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX 
 const WAKE_BATCH: usize = 32;
 
 /// How many watches of a node follow a config.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchCount {
     /// Those whose client has said who it is: they see candidates.
     pub identified: u64,
