@@ -74,6 +74,10 @@ revert-early             | unit state::change::tests::time::reverts::the_cluster
 stage-early              | unit state::change::tests::rollout::a_stage_ends_with_its_time_and_its_evidence
 stage-without-evidence   | unit state::change::tests::rollout::a_stage_ends_with_its_time_and_its_evidence
 rollout-overwritten      | unit state::change::tests::rollout::nothing_else_changes_what_is_in_a_rollout
+reader-leaves-stage      | unit model::system::rollout::tests::a_share_has_that_many_of_the_readers_and_stages_only_add
+stage-by-own-clock       | unit state::change::tests::rollout::a_rollout_begins_with_its_first_readers_and_changes_nothing_that_is_proven
+rollout-torn             | unit state::change::tests::rollout::a_rollout_begins_with_its_first_readers_and_changes_nothing_that_is_proven
+candidate-after-abort    | unit state::change::tests::rollout::an_abort_takes_every_reader_back_at_once
 candidate-for-all        | unit state::change::tests::rollout::seen::who_applies_the_events_has_what_it_reads_whatever_happens_to_rollouts
 watch-misses-rollout     | unit service::tests::readers::a_watch_of_a_reader_has_what_its_reads_return_at_each_revision
 armed-after-restore      | unit state::change::tests::time::reverts::a_restore_or_a_recovery_leaves_no_revert_to_the_cluster

@@ -36,9 +36,6 @@ audit-line-lost      | there is no audit log
 nonce-reused         | the directories are not encrypted
 plain-file-accepted  | the directories are not encrypted
 armed-after-restore  | no cluster is restored or recovered here
-stage-early          | no rollout begins here yet
-stage-without-evidence | no rollout begins here yet
-rollout-overwritten  | no rollout begins here yet
 digests-not-compared | nothing makes states differ here, and the simulation compares them itself
 distrusted-replayed  | a state is found to be wrong after a damage that sled has, and sled has none here
 '

@@ -63,7 +63,7 @@ impl Freezes {
 }
 
 /// A time of the service.
-pub(super) fn time(text: &Value) -> Timestamp {
+pub(crate) fn time(text: &Value) -> Timestamp {
     text.as_str().and_then(Timestamp::parse).unwrap_or_else(|| panic!("a time: {text}"))
 }
 

@@ -13,6 +13,8 @@ import { stringify } from "./json.js";
 
 /** The pause between two reports of one change request. A report counts for a minute. */
 const EVERY_MS = 20_000;
+/** The same of failures: a new leader knows none, and must not wait long for them. */
+const EVERY_FAILED_MS = 5_000;
 /** The first report of a change request comes within this time, so that not all readers report in one moment. */
 const FIRST_WITHIN_MS = 5000;
 const TIMEOUT_MS = 5000;
@@ -106,7 +108,8 @@ export class Reporter {
     if (reader === null) return;
     const said = { reader: reader.name, labels: reader.labels, state: reason === null ? "healthy" : "failed" };
     const body = stringify(reason === null ? said : { ...said, detail: reason });
-    this.turns.set(change, { said: reason, at: performance.now() + this.times.everyMs * (0.9 + Math.random() / 10) });
+    const everyMs = reason === null ? this.times.everyMs : Math.min(this.times.everyMs, EVERY_FAILED_MS);
+    this.turns.set(change, { said: reason, at: performance.now() + everyMs * (0.9 + Math.random() / 10) });
     try {
       // A copy of a report is the same report: it is sent again as a read is.
       const options = { signal: stop.signal, timeoutMs: TIMEOUT_MS };

@@ -72,6 +72,10 @@
 //! | `stage-early` | a stage of a rollout ends before its time |
 //! | `stage-without-evidence` | a stage of a rollout ends without readers that run well |
 //! | `rollout-overwritten` | something else changes a config that is in a rollout |
+//! | `reader-leaves-stage` | a reader that is in by an earlier stage is out when the present one is not for it |
+//! | `stage-by-own-clock` | each node takes a stage for ended by its own clock |
+//! | `rollout-torn` | a reader sees one candidate of a rollout only |
+//! | `candidate-after-abort` | readers see candidates after the abort |
 //! | `candidate-for-all` | a client that does not say who it is sees candidates |
 //! | `watch-misses-rollout` | a watch of a reader learns nothing of rollouts |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |

@@ -179,6 +179,7 @@ impl Cutter {
         self.attempt(|smaller| smaller.no_freezes = true);
         self.attempt(|smaller| smaller.no_keys = true);
         self.halve(|setup| setup.work.proposers, 0, |smaller, count| smaller.proposers = Some(count));
+        self.halve(|setup| setup.work.rollers, 0, |smaller, count| smaller.rollers = Some(count));
         self.halve(|setup| setup.work.followers, 0, |smaller, count| smaller.followers = Some(count));
         self.halve(|setup| setup.work.mix.definitions, 2, |smaller, count| smaller.definitions = Some(count));
         self.halve(|setup| setup.work.mix.slots, 1, |smaller, count| smaller.slots = Some(count));

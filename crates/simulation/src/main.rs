@@ -10,11 +10,12 @@
 //! | What does a seed draw? | `setup` |
 //! | How is a node started; what of it is real? | `node` |
 //! | What do clients do and record? | `chaos`, of the chaos tests; `work`, `workload`, `harness`, `watch` |
+//! | Who releases change requests in stages, and what do readers see? | `rollouts` |
 //! | Who joins and leaves? | `members` |
 //! | Which faults are there? | `nemesis`, `disk` |
 //! | What does a disk lose, and how does it fail? | `volume` |
 //! | What is checked after every step? | `world` |
-//! | What is checked at the end? | `chaos` |
+//! | What is checked at the end? | `chaos`, `rollouts` |
 //! | What is the hash of a run over? | `trace` |
 //! | How is a run drawn; how does a failure become small? | `timeline`; `cut`, `overrides` |
 //!
@@ -29,7 +30,7 @@ mod members;
 mod nemesis;
 mod node;
 mod overrides;
-
+mod rollouts;
 mod setup;
 mod timeline;
 mod trace;
@@ -338,6 +339,9 @@ fn make_clients(sim: &mut turmoil::Sim<'_>, setup: &Rc<Setup>, run: &Rc<Run>) {
         client(format!("p{id}"), Box::pin(workload::proposer(id, Rc::clone(run))));
     }
     client("onlookers".to_owned(), Box::pin(workload::onlookers(Rc::clone(run))));
+    for host in 0..rollouts::hosts(setup.work.rollers) {
+        client(format!("r{host}"), Box::pin(rollouts::take_part(host, Rc::clone(run))));
+    }
     client("members".to_owned(), Box::pin(members::change(Rc::clone(run))));
     client("director".to_owned(), Box::pin(workload::direct(Rc::clone(run))));
 }

@@ -10,6 +10,7 @@
 //! | `--definitions N`, `--slots N` | configs that are worked on |
 //! | `--no-keys` | nobody creates and ends access keys |
 //! | `--proposers N` | workers at change requests |
+//! | `--rollers N` | people who release change requests in stages |
 //! | `--no-freezes` | nobody freezes the definitions |
 //! | `--without 1,3-7` | not these faults, by their number in the run |
 //! | `--salt N` | other random numbers with the same setup |
@@ -29,6 +30,7 @@ pub(crate) struct Overrides {
     pub(crate) spares: Option<usize>,
     pub(crate) followers: Option<usize>,
     pub(crate) proposers: Option<usize>,
+    pub(crate) rollers: Option<usize>,
     pub(crate) duration: Option<Duration>,
     pub(crate) faults: Option<Vec<Fault>>,
     pub(crate) actions: Option<Vec<Action>>,
@@ -117,6 +119,7 @@ impl Overrides {
             "--spares",
             "--followers",
             "--proposers",
+            "--rollers",
             "--duration",
             "--faults",
             "--actions",
@@ -136,6 +139,7 @@ impl Overrides {
             "--spares" => self.spares = Some(number(value)?),
             "--followers" => self.followers = Some(number(value)?),
             "--proposers" => self.proposers = Some(number(value)?),
+            "--rollers" => self.rollers = Some(number(value)?),
             "--duration" => self.duration = Some(duration(value)?),
             "--faults" => self.faults = Some(chosen(&FAULTS, value)?),
             "--actions" => self.actions = Some(chosen(&actions(), value)?),
@@ -167,6 +171,7 @@ impl Overrides {
         mix.slots = self.slots.unwrap_or(mix.slots);
         setup.work.followers = self.followers.unwrap_or(setup.work.followers);
         setup.work.proposers = self.proposers.unwrap_or(setup.work.proposers);
+        setup.work.rollers = self.rollers.unwrap_or(setup.work.rollers);
         if self.no_freezes {
             setup.work.has_freezes = false;
         }
@@ -199,6 +204,7 @@ impl fmt::Display for Overrides {
             ("--spares", self.spares),
             ("--followers", self.followers),
             ("--proposers", self.proposers),
+            ("--rollers", self.rollers),
             ("--definitions", self.definitions),
             ("--slots", self.slots),
         ];
@@ -238,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_options_of_overrides_give_the_same_overrides() {
-        let text = "--nodes 3 --clients 1 --proposers 2 --duration 400ms --faults crash,split --actions get,batch --no-freezes --no-keys --without 1,3-7 --salt 2";
+        let text = "--nodes 3 --clients 1 --proposers 2 --rollers 1 --duration 400ms --faults crash,split --actions get,batch --no-freezes --no-keys --without 1,3-7 --salt 2";
         let mut words = text.split(' ').map(str::to_owned);
         let mut overrides = Overrides::default();
         while let Some(option) = words.next() {

@@ -164,12 +164,16 @@ impl Setup {
             _ => TimerSetup { heartbeat: 200, election_min: 600, election_max: 900, lease_reads },
         };
         let work = Work::draw(seed);
+        let (clients, duration) = (rng.usize(2..=6), ms(&mut rng, shortest, longest));
+        let has_rollouts = work.rollers > 0;
         Self {
             seed,
             nodes: nodes + work.spares,
-            clients: rng.usize(2..=6),
+            // Who takes part in rollouts does as much.
+            clients: if has_rollouts { clients.min(2) } else { clients },
             work,
-            duration: ms(&mut rng, shortest, longest),
+            // The leader looks at rollouts once a second: one of three stages takes some seconds.
+            duration: if has_rollouts { duration.max(Duration::from_secs(6 + seed % 6)) } else { duration },
             timers,
             snapshot_log_bytes: [2_000, 20_000, 200_000, 64 << 20][rng.usize(..4)],
             segment_bytes: [4_000, 100_000, 64 << 20][rng.usize(..3)],

@@ -18,6 +18,8 @@ pub(crate) struct Work {
     pub(crate) has_freezes: bool,
     /// Workers at change requests, with others who change keys and look on.
     pub(crate) proposers: usize,
+    /// People who release change requests in stages, with readers and others who look on.
+    pub(crate) rollers: usize,
     /// Nodes that join during the run. Others leave then.
     pub(crate) spares: usize,
     /// Outcomes of requests with an idempotency key that are remembered.
@@ -54,7 +56,8 @@ impl Work {
         let followers = rng.usize(1..=2);
         let has_freezes = rng.bool();
         let proposers = [0, 1, 2, 4][rng.usize(..4)];
-        Self { mix, followers, has_keys, has_freezes, proposers, spares, remembered_max }
+        let rollers = [0, 0, 1, 2][rng.usize(..4)];
+        Self { mix, followers, has_keys, has_freezes, proposers, rollers, spares, remembered_max }
     }
 
     pub(crate) fn does(&self, action: Action) -> bool {

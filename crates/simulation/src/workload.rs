@@ -27,6 +27,7 @@ use crate::{
     },
     harness::{Client, RECOVERY_MAX, load::definition},
     members::members,
+    rollouts::{self, Rollouts},
     setup::Setup,
     trace,
     watch::Followed,
@@ -39,6 +40,7 @@ const THE_END: &str = "the-end";
 pub(crate) struct Run {
     pub(crate) setup: Rc<Setup>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) rollouts: Rollouts,
     /// Clients that are still at work.
     pub(crate) working: Cell<usize>,
     /// All faults are over, and all nodes run.
@@ -66,11 +68,13 @@ impl Run {
         let shared = Arc::new(Shared::new(history, setup.work.mix.clone()));
         let proposers = setup.work.proposers;
         // Whoever changes the members is one more, and so is whoever looks on at change requests.
-        let working = Cell::new(setup.clients + 1 + proposers + usize::from(proposers > 0));
+        let rolling = rollouts::hosts(setup.work.rollers);
+        let working = Cell::new(setup.clients + 1 + proposers + usize::from(proposers > 0) + rolling);
         let following = Cell::new(setup.work.followers);
         Self {
             setup,
             shared,
+            rollouts: Rollouts::default(),
             working,
             is_healed: Cell::new(false),
             from: Cell::new(0),
@@ -184,6 +188,9 @@ pub(crate) async fn direct(run: Rc<Run>) -> turmoil::Result {
     if setup.work.proposers > 0 {
         changes::prepare(first, shared).await;
     }
+    if setup.work.rollers > 0 {
+        rollouts::prepare(first, &run).await;
+    }
     let status = first.get("/api/v1/cluster").insist().await.expect(200);
     run.from.set(status.data()["revision"].as_u64().expect("a revision") + 1);
     sleep(setup.duration).await;
@@ -204,6 +211,10 @@ pub(crate) async fn direct(run: Rc<Run>) -> turmoil::Result {
     freezes::look(first, shared).await;
     if setup.work.proposers > 0 {
         let (_, found) = changes::check(&nodes[..2.min(nodes.len())], false, shared).await;
+        found.into_iter().for_each(|wrong| shared.history.contradict(wrong));
+    }
+    if setup.work.rollers > 0 {
+        let found = rollouts::check(&nodes[..2.min(nodes.len())], &run).await;
         found.into_iter().for_each(|wrong| shared.history.contradict(wrong));
     }
     let body = json!({"config_definition_key": THE_END});

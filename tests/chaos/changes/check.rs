@@ -33,6 +33,12 @@ use crate::{
 /// Records of a page.
 const PAGE: usize = 100;
 
+/// Whether a change request is none of these workers: a simulation has others, whose titles begin with the name of their
+/// environment (`crates/simulation/src/rollouts`).
+fn is_of_rollouts(record: &Value) -> bool {
+    record["title"].as_str().is_some_and(|title| title.starts_with("roll "))
+}
+
 /// All changes of one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Event {
@@ -75,7 +81,8 @@ impl Recorded {
             let answer = client.get(CHANGES).query(&query).insist().await;
             let results =
                 answer.body["data"]["results"].as_array().ok_or_else(|| format!("a list: {answer:?}"))?;
-            past.records.extend(results.iter().filter_map(Shown::of));
+            past.records
+                .extend(results.iter().filter(|record| !is_of_rollouts(record)).filter_map(Shown::of));
             if results.len() < PAGE {
                 break;
             }

@@ -26,6 +26,8 @@ log = logging.getLogger("concord_client")
 
 EVERY_S = 20.0
 """The pause between two reports of one change request. A report counts for a minute."""
+EVERY_FAILED_S = 5.0
+"""The same of failures: a new leader knows none, and must not wait long for them."""
 FIRST_WITHIN_S = 5.0
 """The first report of a change request comes within this time, so that not all readers report in one moment."""
 _TIMEOUT_S = 2.0
@@ -74,7 +76,8 @@ class Reports:
 
     def _send(self, reader: ReadsAs, change: str, reason: Optional[str]) -> Flow[None]:
         context = self.context
-        self._turns[change] = _Turn(reason, context.clock() + self.every_s * (0.9 + context.jitter() / 10))
+        every_s = self.every_s if reason is None else min(self.every_s, EVERY_FAILED_S)
+        self._turns[change] = _Turn(reason, context.clock() + every_s * (0.9 + context.jitter() / 10))
         said: Dict[str, Any] = {"reader": reader.name, "labels": reader.labels, "state": "healthy"}
         if reason is not None:
             said.update(state="failed", detail=reason)

@@ -1,8 +1,8 @@
 //! What a cache says of the candidates that it follows: that the program runs well with them, or not.
 //!
 //! A rollout goes on by what its readers report. While a config that the cache holds is a candidate, the cache reports it
-//! every 20 seconds: `failed` with the reason if a type or the judge of the program rejects it, at once; otherwise
-//! `healthy`. One report is of all configs of a change request: it has failed if one of them has.
+//! every 20 seconds: `failed` with the reason if a type or the judge of the program rejects it, at once and then every 5
+//! seconds; otherwise `healthy`. One report is of all configs of a change request: it has failed if one of them has.
 //!
 //! **Invariants:** one report at a time is under way. Nothing is reported of what a node has not sent since the start. A key
 //! that may not report is told so once for each change request. No report holds up a read.
@@ -23,6 +23,8 @@ use crate::{Error, Request, Retry, reader::Reader, segment};
 
 /// The pause between two reports of one change request. A report counts for a minute.
 const EVERY: Duration = Duration::from_secs(20);
+/// The same of failures: a new leader knows none, and must not wait long for them.
+const EVERY_FAILED: Duration = Duration::from_secs(5);
 /// The first report of a change request comes within this time, so that not all readers report in one moment.
 const FIRST_WITHIN: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -194,7 +196,8 @@ pub(super) async fn run(shared: &Shared) {
             forbidden.insert(change);
             continue;
         }
-        let pause = EVERY.mul_f64(0.9 + fastrand::f64() / 10.0);
+        let every = if matches!(verdict, Verdict::Failed(_)) { EVERY_FAILED } else { EVERY };
+        let pause = every.mul_f64(0.9 + fastrand::f64() / 10.0);
         turns.insert(change, Turn { said: Some(verdict), at: Instant::now() + pause });
     }
 }

@@ -28,6 +28,7 @@ use crate::{
         ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX, ROLLOUT_LABELS_MAX,
         ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
     },
+    sabotage,
     time::Timestamp,
     unseen::is_unseen,
 };
@@ -373,7 +374,9 @@ impl Rollout {
     pub fn has(&self, change: &ChangeId, reader: &Reader) -> bool {
         let Some(progress) = &self.progress else { return false };
         let place = place_of(change, &reader.id);
-        self.plan.stages.iter().take(progress.passed.len() + 1).any(|stage| stage.has(reader, place))
+        let past = if sabotage::is("reader-leaves-stage") { progress.passed.len() } else { 0 };
+        let mut upto_present = self.plan.stages.iter().take(progress.passed.len() + 1).skip(past);
+        upto_present.any(|stage| stage.has(reader, place))
     }
 
     /// What a config will be.

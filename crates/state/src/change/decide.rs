@@ -460,7 +460,10 @@ impl State {
         after: SystemRecord,
         edits: &mut Vec<Edit>,
     ) {
-        self.drop_content(before, edits);
+        let is_closed = after.change().is_some_and(|change| matches!(change.phase, Phase::Closed { .. }));
+        if !(is_closed && concord_model::sabotage::is("candidate-after-abort")) {
+            self.drop_content(before, edits);
+        }
         self.put_change(Some(Arc::clone(before)), Some(after), edits);
         self.drop_surplus(None, CHANGES_SWEPT_PER_ENTRY_MAX, edits);
     }

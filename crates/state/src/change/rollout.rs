@@ -49,6 +49,26 @@ fn actor(author: &Author) -> Actor {
     }
 }
 
+/// Whether a reader is in the next stage and this node's clock says that the present one is over, for the bug
+/// `stage-by-own-clock`.
+#[cfg(feature = "sabotage")]
+fn is_in_by_own_clock(rollout: &Rollout, change: &ChangeId, reader: &Reader) -> bool {
+    let is_over = rollout.stage_until().is_some_and(|until| until <= sabotage::clock());
+    let mut next = rollout.clone();
+    if let (Some(progress), true) = (&mut next.progress, is_over && sabotage::is("stage-by-own-clock")) {
+        let (at, evidence, by) = (progress.since, Evidence::default(), Actor::Cluster);
+        progress.passed.push(PassedStage { at, evidence, by });
+        return next.has(change, reader);
+    }
+    false
+}
+
+/// Never in this build.
+#[cfg(not(feature = "sabotage"))]
+const fn is_in_by_own_clock(_: &Rollout, _: &ChangeId, _: &Reader) -> bool {
+    false
+}
+
 /// Rejects the end of a stage that lacks its time or its evidence.
 fn expect_evidence(
     (plan, stage): (&Plan, usize),
@@ -128,8 +148,12 @@ impl State {
     pub fn seen_candidate(&self, definition: u64, key: &Key, reader: &Reader) -> Option<Seen<'_>> {
         let id = self.changes.rollout_with(definition, Some(key))?;
         let rollout = self.rollout_record(id.as_str())?.rollout()?;
-        let is_in = rollout.has(&ChangeId::parse(id.as_str())?, reader);
+        let change = ChangeId::parse(id.as_str())?;
+        let is_in = rollout.has(&change, reader) || is_in_by_own_clock(rollout, &change, reader);
         let candidate = rollout.candidate(definition, key).filter(|_| is_in)?;
+        if sabotage::is("rollout-torn") && rollout.candidates.first() != Some(candidate) {
+            return None;
+        }
         Some(Seen { change: id, candidate })
     }
 

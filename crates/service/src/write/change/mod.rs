@@ -310,8 +310,8 @@ fn edit(
     Ok(ChangeAction::EditStaged { after, expect, edition })
 }
 
-/// What a person does with a rollout: at the stage that the person names, or at which the leader sees it. Who aborts it may withdraw it, or write
-/// what it changes: who sees the harm must not wait for an approver.
+/// What a person does with a rollout: at the stage that the person names, or at which the leader sees it. Who aborts it may
+/// withdraw it, or write what it changes: who sees the harm must not wait for an approver.
 fn steered(
     state: &State,
     found: &FoundChange<'_>,
