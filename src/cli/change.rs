@@ -22,7 +22,7 @@ use super::{
     definition::one_value,
     interrupt::{self, Doing},
     output::{Columns, Format, cell, confirm, counted, note, print_columns, print_done, print_value, say},
-    rollout_steer::{self, ReportArgs, SteerArgs, WatchArgs},
+    rollout_steer::{self, ReportArgs, SteerArgs, StopArgs, WatchArgs},
     schedule::{self, TimeArgs},
 };
 
@@ -202,13 +202,13 @@ pub(super) enum ChangeCommand {
     /// Follow a change request until it ends: the stages of its rollout, and what readers say; exits 0 if it was applied
     Watch(WatchArgs),
     /// Let a rollout wait at its present stage
-    Pause(SteerArgs),
+    Pause(StopArgs),
     /// Let a rollout that waits go on; its stage begins its time again
     Resume(SteerArgs),
     /// End the present stage of a rollout, whatever it waits for
     Advance(SteerArgs),
     /// Take a rollout back: all readers get the data that they had before
-    Abort(SteerArgs),
+    Abort(StopArgs),
     /// Report that a reader runs well with a candidate, or not
     Report(ReportArgs),
 }
@@ -399,10 +399,10 @@ pub(super) fn run(command: ChangeCommand) -> Result<(), Failure> {
         ChangeCommand::Review(args) => vote(&args, "review", "reviewed"),
         ChangeCommand::Keep(args) => vote(&args, "keep", "kept"),
         ChangeCommand::Watch(args) => rollout_steer::watch(&args),
-        ChangeCommand::Pause(args) => rollout_steer::steer(&args, "pause", "paused"),
-        ChangeCommand::Resume(args) => rollout_steer::steer(&args, "resume", "resumed"),
-        ChangeCommand::Advance(args) => rollout_steer::steer(&args, "advance", "advanced"),
-        ChangeCommand::Abort(args) => rollout_steer::steer(&args, "abort", "aborted"),
+        ChangeCommand::Pause(args) => rollout_steer::stop(&args, "pause", "paused"),
+        ChangeCommand::Resume(args) => rollout_steer::go_on(&args, "resume", "resumed"),
+        ChangeCommand::Advance(args) => rollout_steer::go_on(&args, "advance", "advanced"),
+        ChangeCommand::Abort(args) => rollout_steer::stop(&args, "abort", "aborted"),
         ChangeCommand::Report(args) => rollout_steer::report(&args),
         ChangeCommand::Apply(args) => apply(&args),
         ChangeCommand::Revert(args) => revert(&args),

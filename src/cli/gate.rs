@@ -149,8 +149,7 @@ async fn say_word(client: &Client, args: &GateArgs, format: &Format, word: &Word
     } else {
         format!(": {}", json_of(&(*word.evidence).into()))
     };
-    let counted = if data["counted"] == false { "; no rollout waits for it" } else { "" };
-    let text = format!("gate {} is {state}{evidence}{counted}", json_of(&(*args.name).into()));
+    let text = format!("gate {} is {state}{evidence}", json_of(&(*args.name).into()));
     if format.is_table() { line(text) } else { print_done(format, &data, "counted", text) }
 }
 

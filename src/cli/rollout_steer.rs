@@ -41,6 +41,12 @@ pub(super) struct SteerArgs {
     tries: TryArgs,
     /// The id of the change request
     id: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct StopArgs {
+    #[command(flatten)]
+    steer: SteerArgs,
     /// Why
     #[arg(long, value_name = "TEXT")]
     comment: Option<String>,
@@ -145,11 +151,20 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     })
 }
 
-/// Does something to a rollout.
-pub(super) fn steer(args: &SteerArgs, action: &str, done: &str) -> Result<(), Failure> {
+/// Lets a rollout go on.
+pub(super) fn go_on(args: &SteerArgs, action: &str, done: &str) -> Result<(), Failure> {
+    steer(args, (action, done), &json!({}))
+}
+
+/// Pauses or ends a rollout.
+pub(super) fn stop(args: &StopArgs, action: &str, done: &str) -> Result<(), Failure> {
+    let body = json!({ "comment": args.comment.as_deref().unwrap_or_default() });
+    steer(&args.steer, (action, done), &body)
+}
+
+fn steer(args: &SteerArgs, (action, done): (&str, &str), body: &Value) -> Result<(), Failure> {
     with_cluster(&args.node, &args.tries, async |client| {
-        let body = json!({ "comment": args.comment.as_deref().unwrap_or_default() });
-        let data = send(&client, &args.id, action, Some(&body)).await?;
+        let data = send(&client, &args.id, action, Some(body)).await?;
         let text = format!("rollout of change request {} {done}: {}", args.id, phase_cell(&data));
         print_done(&args.node.format.or_table(), &data, NAME, text)
     })

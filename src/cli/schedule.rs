@@ -134,8 +134,9 @@ impl TimeArgs {
 
 /// A number of seconds in the largest unit that fits.
 pub(super) fn period(seconds: u64) -> String {
-    let unit =
-        [(86_400, 'd'), (3600, 'h'), (60, 'm')].into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
+    let unit = [(86_400, 'd'), (3600, 'h'), (60, 'm')]
+        .into_iter()
+        .find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
 }
 

@@ -221,15 +221,20 @@ pub(super) async fn abort(service: Service, request: BodyRequest) -> Result<Repl
     steer(service, request, RolloutSteer::Abort, "rollout aborted").await
 }
 
-/// The body of these: the stage at which the rollout must be, and why.
-pub(super) fn steered(fields: &mut BodyFields) -> (Option<u32>, String) {
+/// The body that pauses or ends a rollout: the stage at which it must be, and why.
+pub(super) fn stopped(fields: &mut BodyFields) -> (Option<u32>, String) {
+    (at_stage(fields), fields.optional("comment", &COMMENT).unwrap_or_default())
+}
+
+/// The body that lets a rollout go on: the stage at which it must be.
+pub(super) fn at_stage(fields: &mut BodyFields) -> Option<u32> {
     const STAGE: FieldType<u32> = FieldType {
         read: |value, fields| small(value, fields, u32::MAX),
         schema: |_| {
             integer(0).description(Some("the stage at which it must be, from 0; otherwise 409")).into()
         },
     };
-    (fields.nullable("stage", &STAGE), fields.optional("comment", &COMMENT).unwrap_or_default())
+    fields.nullable("stage", &STAGE)
 }
 
 async fn steer(
@@ -240,7 +245,12 @@ async fn steer(
 ) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     unconditional(request.condition)?;
-    let (stage, comment) = request.read(&service, steered).await?;
+    let (stage, comment) = match steer {
+        RolloutSteer::Pause | RolloutSteer::Abort => request.read(&service, stopped).await?,
+        RolloutSteer::Resume | RolloutSteer::Advance => {
+            (request.read(&service, at_stage).await?, String::new())
+        }
+    };
     let write = ChangeWrite::Steer { id: request.name, steer, stage, comment };
     answered(message, service.changes.write(request.caller, write).await)
 }

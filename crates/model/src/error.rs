@@ -231,9 +231,7 @@ pub enum Rejection {
         until: Timestamp,
     },
     /// A write of a config that is in a rollout, or of its definition; or an edit of the change request that rolls.
-    #[error(
-        "change request {change} is being rolled out and has this config: abort it first, or wait for its end"
-    )]
+    #[error("change request {change} is being rolled out: wait for its end, or abort it first")]
     RolloutActive {
         /// The change request.
         change: ChangeId,
@@ -242,10 +240,10 @@ pub enum Rejection {
     #[error("{0}")]
     RolloutInvalid(RolloutBound),
     /// As many rollouts as run at once.
-    #[error("{ROLLOUTS_MAX} rollouts run, the limit: wait for the end of one")]
+    #[error("limit reached: {ROLLOUTS_MAX} rollouts run; wait until one ends")]
     TooManyRollouts,
     /// The change request is not being rolled out, or is at another stage.
-    #[error("the rollout is at another stage, or does not run: look at it again")]
+    #[error("no rollout runs, or it is at another stage: read the change request again")]
     RolloutStage,
     /// The stage may not end yet.
     #[error("{0}")]
@@ -285,7 +283,7 @@ pub enum RolloutBound {
     #[error("the configs of a rollout have at most {} MiB", ROLLOUT_CANDIDATE_BYTES_MAX >> 20)]
     Bytes,
     /// It does something else than update configs that exist.
-    #[error("a rollout updates configs that exist, and nothing else")]
+    #[error("a rollout can only update configs that exist")]
     NotUpdates,
     /// Readers that it counts.
     #[error(

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     body::fields::schema_of,
     change_requests::{APPLY_MODES, PHASES, REVERTS, applied, digest_schema, edition, judged, withdrawn},
-    rollouts::steered,
+    rollouts::{at_stage, stopped},
 };
 use concord_model::limits::Limits;
 
@@ -208,7 +208,8 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
         ("Judgement", schema_of(limits, judged).into()),
         ("AppliedDigest", schema_of(limits, applied).into()),
         ("Withdrawal", schema_of(limits, withdrawn).into()),
-        ("Steering", schema_of(limits, steered).into()),
+        ("StopRollout", schema_of(limits, stopped).into()),
+        ("ContinueRollout", schema_of(limits, at_stage).into()),
     ]
 }
 

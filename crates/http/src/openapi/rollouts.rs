@@ -12,29 +12,32 @@ use crate::rollouts::ON_FAIL;
 
 /// The operations of this file.
 pub(super) fn operations() -> Vec<OperationEntry> {
-    let steer = |id, summary, about, message| {
-        ends(on(id, summary, about).body("Steering", json!({ "comment": "errors rise" })), message)
+    let stop = |id, summary, about, message| {
+        ends(on(id, summary, about).body("StopRollout", json!({ "comment": "errors rise" })), message)
+    };
+    let go_on = |id, summary, about, message| {
+        ends(on(id, summary, about).body("ContinueRollout", json!({ "stage": 0 })), message)
     };
     vec![
-        steer(
+        stop(
             "pause_rollout",
             "Pause a rollout",
             "It stays at its stage until somebody resumes it. Failures still take it back. By an approver.",
             "rollout paused",
         ),
-        steer(
+        go_on(
             "resume_rollout",
             "Resume a rollout",
             "The time of its stage begins again. By an approver.",
             "rollout resumed",
         ),
-        steer(
+        go_on(
             "advance_rollout",
             "Advance a rollout",
             "Its stage ends now, whatever its time and its evidence. By an approver.",
             "rollout advanced",
         ),
-        steer(
+        stop(
             "abort_rollout",
             "Abort a rollout",
             "No reader sees its candidates any more, and the change request is closed. By an author, an approver, or a key \

@@ -442,7 +442,7 @@ impl Reports {
 }
 
 fn full(what: &str) -> Refusal {
-    Refusal::LimitReached(format!("the leader has as many {what} as it may; retry later"))
+    Refusal::LimitReached(format!("limit reached: the leader keeps no more {what}; retry later"))
 }
 
 #[cfg(test)]

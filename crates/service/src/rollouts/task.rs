@@ -209,9 +209,9 @@ fn next_step(rollout: &Rollout, known: &Known) -> Option<Step> {
     let (plan, progress) = (&rollout.plan, rollout.progress.as_ref()?);
     let Known { evidence, bad_gate, now, is_heard, is_approved } = known;
     let failure = if evidence.failed > plan.max_failed {
-        Some(format!("{} readers say that they have failed, more than {}", evidence.failed, plan.max_failed))
+        Some(format!("{} readers have failed, more than `max_failed`, {}", evidence.failed, plan.max_failed))
     } else {
-        bad_gate.as_ref().map(|gate| format!("gate `{gate}` says that something is wrong"))
+        bad_gate.as_ref().map(|gate| format!("gate `{gate}` is bad"))
     };
     if let Some(text) = failure {
         return match plan.on_fail {
@@ -223,7 +223,7 @@ fn next_step(rollout: &Rollout, known: &Known) -> Option<Step> {
         return None;
     }
     if !is_approved {
-        return Some(Step::Pause("somebody has rejected it, or approvals do not count any more".into()));
+        return Some(Step::Pause("the change request is rejected, or lacks an approval".into()));
     }
     let (stage, until) = (plan.stages.get(rollout.stage()?)?, rollout.stage_until()?);
     let now = now.filter(|now| *now >= until || sabotage::is("stage-early"))?;
@@ -237,7 +237,7 @@ fn next_step(rollout: &Rollout, known: &Known) -> Option<Step> {
     (now >= latest).then(|| {
         let Evidence { healthy, gates: good, .. } = *evidence;
         Step::Pause(format!(
-            "the stage waits for too long: {healthy} readers run well and {} must, {good} of {gates} gates are good",
+            "the stage has waited too long: {healthy} of {} readers are healthy, {good} of {gates} gates are good",
             stage.min_healthy
         ))
     })
