@@ -151,23 +151,28 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     })
 }
 
-/// Lets a rollout go on.
+/// Lets a rollout go on, at the stage that it has now: one that begins meanwhile is not ended.
 pub(super) fn go_on(args: &SteerArgs, action: &str, done: &str) -> Result<(), Failure> {
-    steer(args, (action, done), &json!({}))
+    with_cluster(&args.node, &args.tries, async |client| {
+        let stage = get(&client, &args.id).await?["rollout"]["status"]["stage"].clone();
+        let data = send(&client, &args.id, action, Some(&json!({ "stage": stage }))).await?;
+        print_steered(args, &data, done)
+    })
 }
 
 /// Pauses or ends a rollout.
 pub(super) fn stop(args: &StopArgs, action: &str, done: &str) -> Result<(), Failure> {
     let body = json!({ "comment": args.comment.as_deref().unwrap_or_default() });
-    steer(&args.steer, (action, done), &body)
+    let args = &args.steer;
+    with_cluster(&args.node, &args.tries, async |client| {
+        let data = send(&client, &args.id, action, Some(&body)).await?;
+        print_steered(args, &data, done)
+    })
 }
 
-fn steer(args: &SteerArgs, (action, done): (&str, &str), body: &Value) -> Result<(), Failure> {
-    with_cluster(&args.node, &args.tries, async |client| {
-        let data = send(&client, &args.id, action, Some(body)).await?;
-        let text = format!("rollout of change request {} {done}: {}", args.id, phase_cell(&data));
-        print_done(&args.node.format.or_table(), &data, NAME, text)
-    })
+fn print_steered(args: &SteerArgs, data: &Value, done: &str) -> Result<(), Failure> {
+    let text = format!("rollout of change request {} {done}: {}", args.id, phase_cell(data));
+    print_done(&args.node.format.or_table(), data, NAME, text)
 }
 
 /// Follows a change request until it ends.

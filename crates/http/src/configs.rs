@@ -25,14 +25,13 @@ use concord_model::{
     command::Expect,
     document::Document,
     error::Rejection,
-    key::Key,
     patch::{Patch, PatchFormat},
     query::{self, Page},
     record::{Config, Revision},
     redaction::{RedactedPlaces, may_keep},
 };
 use concord_service::{
-    ConfigName, Consistency, DecidedWrite, RedactedConfig, Service, ShownTo, Write,
+    ConfigName, Consistency, DecidedWrite, RedactedConfig, Service, ShownTo, Variant, Write,
     memory_budget::Reservation, read::list::ListScope,
 };
 use concord_state::query::QueryResult;
@@ -161,7 +160,7 @@ pub(super) async fn get(service: &Service, request: &ReadRequest) -> Result<Repl
     let not_found = || Problem::rejected(Rejection::ConfigNotFound, view.revision());
     let config = collection.config(&key).ok_or_else(not_found)?;
     let seen = view.seen(config, reader.as_ref());
-    let (config, variant) = seen.as_ref().map_or((config, None), |seen| (&seen.config, Some(&seen.change)));
+    let (config, variant) = seen.as_ref().map_or((config, None), |seen| (&seen.config, Some(&seen.variant)));
     let shown = view.shown(&service.reads, &request.principal, config).await?;
     let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
     let is_open = || !collection.may_have_secrets();
@@ -179,7 +178,7 @@ async fn parts(
     service: &Service,
     request: &ReadRequest,
     shape: Shape,
-    (config, variant): (&Arc<Config>, Option<&Key>),
+    (config, variant): (&Arc<Config>, Option<&Variant>),
     redacted: Option<RedactedPlaces>,
 ) -> Result<Reply, Problem> {
     let Some(fields) = shape.fields else {
@@ -208,9 +207,9 @@ async fn get_at(
 }
 
 /// A config, or what a reader sees in place of it: the candidate of this change request.
-fn found(request: &ReadRequest, (config, variant): (&Config, Option<&Key>), has_revision: bool) -> Reply {
+fn found(request: &ReadRequest, (config, variant): (&Config, Option<&Variant>), has_revision: bool) -> Reply {
     let is_known =
-        variant.map_or_else(|| request.has(config.revision), |change| request.has_tag(change.as_str()));
+        variant.map_or_else(|| request.has(config.revision), |variant| request.has_tag(&variant.tag()));
     let reply = if is_known {
         Reply::not_modified()
     } else {

@@ -30,7 +30,7 @@ use concord_model::{
     record::{Config, Revision},
 };
 use concord_service::{
-    Refusal, Service,
+    Refusal, Service, Variant,
     read::bulk::{BulkConfig, BulkRead, BulkRequest, ReadResult},
 };
 
@@ -81,7 +81,7 @@ struct BulkReadResult {
     wanted: WantedConfig,
     result: ReadResult,
     /// The change request whose candidate it is.
-    variant: Option<Key>,
+    variant: Option<Variant>,
 }
 
 /// Reads the configs.
@@ -132,11 +132,12 @@ fn render(object: Object, item: &BulkReadResult) -> Object {
     match &item.result {
         ReadResult::Found(config) if is_known(known.as_deref(), config, variant) => {
             let object = object.unescaped("status", "not_modified").value("revision", &config.revision);
-            with_variant(object, variant)
+            with_variant(object, variant.map(|variant| &variant.change))
         }
         ReadResult::Found(config) => {
             let object = object.unescaped("status", "found").value("revision", &config.revision);
-            with_variant(object, variant).object("config", |object| members(object, config))
+            with_variant(object, variant.map(|variant| &variant.change))
+                .object("config", |object| members(object, config))
         }
         ReadResult::Refused(refusal) => {
             let is_forbidden = matches!(refusal, Refusal::Forbidden { .. });
@@ -146,10 +147,10 @@ fn render(object: Object, item: &BulkReadResult) -> Object {
     }
 }
 
-fn is_known(known: Option<&str>, config: &Arc<Config>, variant: Option<&Key>) -> bool {
+fn is_known(known: Option<&str>, config: &Arc<Config>, variant: Option<&Variant>) -> bool {
     known.is_some_and(|tags| match variant {
         None => names(tags.as_bytes(), itoa::Buffer::new().format(config.revision)),
-        Some(change) => names(tags.as_bytes(), change.as_str()),
+        Some(variant) => names(tags.as_bytes(), &variant.tag()),
     })
 }
 

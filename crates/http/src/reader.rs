@@ -6,8 +6,8 @@
 //! X-Concord-Variant: candidate; change=mD3kQ9xYb7Lz   the response has the candidate of this change request
 //! ```
 //!
-//! The entity tag of a candidate is the id of its change request: the same over all stages, and none that a write can
-//! match, because the config does not change meanwhile.
+//! The entity tag of a candidate is the id of its change request with the edition: the same over all stages, and none that a
+//! write can match, because the config does not change meanwhile.
 //!
 //! **Invariant:** only requests that show one config, several named ones or their changes read these headers. The headers of
 //! all others have no effect, and what they show is proven.
@@ -24,6 +24,7 @@ use concord_model::{
     limits::{READER_BYTES_MAX, READER_LABELS_BYTES_MAX},
     system::rollout::{Reader, ReaderError},
 };
+use concord_service::Variant;
 
 const READER: HeaderName = HeaderName::from_static("x-concord-reader");
 const LABELS: HeaderName = HeaderName::from_static("x-concord-labels");
@@ -86,9 +87,9 @@ impl Reply {
     }
 
     /// Names the version of a candidate, which is the response.
-    pub(super) fn variant(self, change: &Key) -> Self {
-        self.header(header::ETAG, &format!("\"{change}\""))
-            .header(VARIANT, &format!("candidate; change={change}"))
+    pub(super) fn variant(self, variant: &Variant) -> Self {
+        self.header(header::ETAG, &format!("\"{}\"", variant.tag()))
+            .header(VARIANT, &format!("candidate; change={}", variant.change))
     }
 }
 

@@ -55,10 +55,10 @@ pub(super) const PLAN: FieldType<Plan> = FieldType {
     },
 };
 
-/// A plan by its name: `linear`, a fifth more each six minutes; `canary`, a tenth for twenty minutes.
+/// A plan by its name, which goes on only with a reader that runs well: `linear`, a fifth more each six minutes; `canary`, a tenth for twenty minutes.
 fn named(name: &str) -> Option<Plan> {
     let stage =
-        |percent: u16, for_s| Stage { labels: Vec::new(), share: percent * 100, for_s, min_healthy: 0 };
+        |percent: u16, for_s| Stage { labels: Vec::new(), share: percent * 100, for_s, min_healthy: 1 };
     let stages = match name {
         "linear" => [20, 40, 60, 80, 100].into_iter().map(|percent| stage(percent, 360)).collect(),
         "canary" => vec![stage(10, 1200)],
@@ -305,9 +305,8 @@ fn status_json(status: &RolloutStatus) -> Value {
     let failure = |failure: &FailureReport| {
         let labels: Map<String, Value> =
             failure.labels.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-        json!({
-            "reader": failure.reader, "labels": labels, "detail": failure.detail, "at": time(failure.at),
-        })
+        let detail = (!status.hides_details).then_some(&failure.detail);
+        json!({ "reader": failure.reader, "labels": labels, "detail": detail, "at": time(failure.at) })
     };
     let gate = |gate: &GateView| json!({ "name": gate.name, "ok": gate.ok, "evidence": gate.evidence, "at": gate.at.map(time) });
     json!({

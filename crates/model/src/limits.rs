@@ -214,7 +214,7 @@ pub const REPORT_TEXT_BYTES_MAX: usize = 1024;
 /// Seconds after which a report counts no more. Readers repeat it three times as often.
 pub const REPORT_AGE_S_MAX: u64 = 60;
 /// What keys have said of gates, that the leader has: one of each key and gate.
-pub const GATE_WORDS_MAX: usize = 64;
+pub const GATE_WORDS_MAX: usize = 256;
 /// Bytes of what persons may take back, with its records. It counts at least [`KEPT_BEFORE_BYTES_MIN`] each, and the oldest go for later
 /// ones: nobody's change request is rejected for it.
 pub const KEPT_BEFORE_BYTES_MAX: u64 = 16 << 20;

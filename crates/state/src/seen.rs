@@ -28,11 +28,28 @@ use concord_model::{
     time::Timestamp,
 };
 
+/// An edition of a change request, as that of which a config is a candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    /// The id of the change request.
+    pub change: Key,
+    /// Its edition.
+    pub edition: u32,
+}
+
+impl Variant {
+    /// The entity tag of its candidates: another edition may have other data. No revision is equal to it.
+    #[must_use]
+    pub fn tag(&self) -> String {
+        format!("{}-{}", self.change, self.edition)
+    }
+}
+
 /// A config as a reader sees it who is in its rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenConfig {
-    /// The id of the change request.
-    pub change: Key,
+    /// Of what it is a candidate.
+    pub variant: Variant,
     /// The data of the candidate; the key, the times and the revision of the proven config.
     pub config: Arc<Config>,
 }
@@ -113,7 +130,8 @@ impl State {
     #[must_use]
     pub fn seen_config(&self, definition: Revision, proven: &Config, reader: &Reader) -> Option<SeenConfig> {
         let seen = self.seen_candidate(definition, &proven.key, reader)?;
-        Some(SeenConfig { change: seen.change.clone(), config: with_data_of(seen.candidate, proven) })
+        let variant = Variant { change: seen.change.clone(), edition: seen.edition };
+        Some(SeenConfig { variant, config: with_data_of(seen.candidate, proven) })
     }
 
     /// The rollouts of configs of a definition that a reader is in.
@@ -146,8 +164,10 @@ impl State {
             let change = self.running_rollouts().find(|record| {
                 record.rollout().is_some_and(|all| all.candidate(definition, &proven.key).is_some())
             })?;
-            let candidate = change.rollout()?.candidate(definition, &proven.key)?;
-            return Some(SeenConfig { change: change.name.clone(), config: with_data_of(candidate, proven) });
+            let rollout = change.rollout()?;
+            let candidate = rollout.candidate(definition, &proven.key)?;
+            let variant = Variant { change: change.name.clone(), edition: rollout.edition };
+            return Some(SeenConfig { variant, config: with_data_of(candidate, proven) });
         }
         self.seen_config(definition, proven, reader?)
     }

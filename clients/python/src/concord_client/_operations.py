@@ -308,7 +308,8 @@ class Operations:
     def get_if_changed(self, config: Config, **options: Unpack[ReadOptions]) -> Flow[Config]:
         """The config as it is now. When it has not changed its data are not sent again."""
         checked(options, ReadOptions)
-        tag = f'"{config.variant or config.revision}"'
+        # The tag of a candidate names its edition, which is not known here: it is always sent again.
+        tag = None if config.variant else f'"{config.revision}"'
         request = read(config_path(config.definition, config.key), read_params(options), if_none_match=tag)
         answer = yield from self._call(request, options)
         if answer.status == 304:

@@ -125,8 +125,8 @@ fn of_readers() -> [(&'static str, &'static str, ObjectBuilder); 2] {
     [
         (
             "SeenTag",
-            "The revision of the record, for `If-Match`; of a candidate the id of its change request, which no write matches.",
-            text().pattern(Some("^\"[0-9A-Za-z]+\"$")),
+            "The revision of the record, for `If-Match`; of a candidate the id and the edition of its change request, which no write matches.",
+            text().pattern(Some("^\"[0-9A-Za-z]+(-[0-9]+)?\"$")),
         ),
         (
             "X-Concord-Variant",

@@ -79,7 +79,7 @@ pub(super) fn rollout() -> ObjectBuilder {
         vec![
             ("reader", text().into()),
             ("labels", labels.into()),
-            ("detail", text().into()),
+            ("detail", nullable(Type::String).into()),
             ("at", time().into()),
         ],
         Vec::new(),

@@ -240,12 +240,13 @@ impl ChangeRequests {
             if with_preview {
                 shown.preview = preview::of(&state, &principal, &found);
             }
-            Ok::<_, Refusal>(shown)
+            let hides = found.may_hide_data_from(&state, &principal);
+            Ok::<_, Refusal>((shown, hides))
         };
-        let mut shown = self.cx.run_long(work).await??;
+        let (mut shown, hides) = self.cx.run_long(work).await??;
         if let Some(rollout) = shown.rollout.as_mut().filter(|rollout| rollout.status.is_some()) {
             let (evidence, watches) = tokio::join!(self.reports.shown(&id), self.reports.watches(&id));
-            rollout.add_evidence(evidence, watches);
+            rollout.add_evidence(evidence, watches, hides);
         }
         Ok(shown)
     }

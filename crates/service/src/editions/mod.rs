@@ -203,6 +203,15 @@ impl FoundChange<'_> {
         Ok(false)
     }
 
+    /// Whether a client may not see some of the data of a definition that may have secret fields.
+    pub(crate) fn may_hide_data_from(&self, state: &State, principal: &Principal) -> bool {
+        let Scope::Definitions(keys) = self.scope() else { return false };
+        keys.iter().any(|key| {
+            principal.authorize(Verb::Reveal, Some(key.as_str())).is_err()
+                && state.definition(key.as_str()).is_some_and(|found| found.may_have_secrets())
+        })
+    }
+
     /// Who has left it to the cluster to apply it.
     pub(crate) fn scheduler(&self) -> Option<&Party> {
         match &self.change.phase {

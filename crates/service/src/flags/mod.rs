@@ -288,10 +288,12 @@ impl FoundFlags {
         Self { state, collection, in_rollouts, candidates }
     }
 
-    /// The bytes of all configs, and of the candidates that are in place of some.
+    /// The bytes of all configs, with the candidates that are in place of some.
     fn content_bytes(&self) -> u64 {
         let candidates = self.candidates.values().map(|config| config.data.len() as u64);
-        self.collection.content_bytes().saturating_add(candidates.sum())
+        let replaced = self.candidates.keys().filter_map(|key| self.collection.config(key.as_str()));
+        let replaced = replaced.map(|config| config.data.len() as u64);
+        self.collection.content_bytes().saturating_add(candidates.sum()).saturating_sub(replaced.sum())
     }
 
     fn bytes(&self) -> usize {

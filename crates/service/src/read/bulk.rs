@@ -26,12 +26,14 @@ use crate::{
 use concord_model::{
     access_key::Verb,
     error::{Invalid, Rejection, Violation},
-    key::Key,
     record::{Config, Revision},
     redaction::RedactedPlaces,
     system::rollout::Reader,
 };
-use concord_state::{State, seen::SeenConfig};
+use concord_state::{
+    State,
+    seen::{SeenConfig, Variant},
+};
 
 /// A bulk read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub struct BulkRead {
     /// One result for each requested config, in the order of the request.
     pub results: Vec<ReadResult>,
     /// The change requests of whose rollouts the configs at these places are candidates.
-    pub variants: BTreeMap<usize, Key>,
+    pub variants: BTreeMap<usize, Variant>,
     /// The paths of the redacted values.
     pub redacted: RedactedPlaces,
     /// The revision of the configs.
@@ -116,7 +118,7 @@ impl Reads {
                 (Err(refusal), _) => Err(refusal),
                 (Ok(()), None) => {
                     let (result, variant) = current_config(&state, name, reader.as_ref());
-                    variants.extend(variant.map(|change| (results.len(), change)));
+                    variants.extend(variant.map(|variant| (results.len(), variant)));
                     Ok(result)
                 }
                 (Ok(()), Some(at)) => self.earlier_config(&state, name, *at, deadline).await,
@@ -228,7 +230,11 @@ impl Reads {
 }
 
 /// A config of the current state as a reader sees it, and the change request whose candidate it is, if it is one.
-fn current_config(state: &State, name: &BulkConfig, reader: Option<&Reader>) -> (ReadResult, Option<Key>) {
+fn current_config(
+    state: &State,
+    name: &BulkConfig,
+    reader: Option<&Reader>,
+) -> (ReadResult, Option<Variant>) {
     let Some(found) = state.definition(&name.definition) else {
         return (ReadResult::Refused(Rejection::DefinitionNotFound.into()), None);
     };
@@ -237,6 +243,6 @@ fn current_config(state: &State, name: &BulkConfig, reader: Option<&Reader>) -> 
     };
     match state.seen_by(found.definition.id, config, reader) {
         None => (ReadResult::Found(Arc::clone(config)), None),
-        Some(SeenConfig { change, config }) => (ReadResult::Found(config), Some(change)),
+        Some(SeenConfig { variant, config }) => (ReadResult::Found(config), Some(variant)),
     }
 }

@@ -268,6 +268,12 @@ impl ChangeWrite {
         matches!(self, Self::Apply { .. } | Self::Revert { .. })
     }
 
+    /// Whether it ends a change request or its rollout, or lets the rollout wait.
+    pub(crate) fn is_stop(&self) -> bool {
+        let is_stop = |steer: RolloutSteer| matches!(steer, RolloutSteer::Pause | RolloutSteer::Abort);
+        matches!(self, Self::Withdraw { .. }) || matches!(self, Self::Steer { steer, .. } if is_stop(*steer))
+    }
+
     /// Whether it may have many operations.
     pub(crate) fn is_large(&self) -> bool {
         match self {

@@ -296,7 +296,11 @@ impl Memory {
         if self.words.len() >= self.bounds.words {
             let unneeded = self.words.iter().filter(|((gate, _), word)| !is_needed(gate, &word.by));
             let oldest = unneeded.min_by_key(|(_, word)| word.number).map(|(place, _)| place.clone());
-            self.words.remove(&oldest.ok_or(Full)?);
+            // Who fills the memory keeps nobody's word out that something is wrong.
+            let good = || self.words.iter().filter(|(_, word)| word.is_ok && !is_ok);
+            let oldest_good = || good().min_by_key(|(_, word)| word.number).map(|(place, _)| place.clone());
+            let oldest = oldest.or_else(oldest_good).ok_or(Full)?;
+            self.words.remove(&oldest);
         }
         let number = self.next_number();
         self.words.insert(place, Word { is_ok, evidence, at, by: by.clone(), number });

@@ -247,7 +247,7 @@ impl Reports {
         }
     }
 
-    /// How many watches follow the configs of a rollout, on all nodes. `None` if a member does not say so in time.
+    /// How many watches follow the first config of a rollout, on all nodes. `None` if a member does not say so in time.
     pub(crate) async fn watches(&self, change: &ChangeId) -> Option<WatchCount> {
         let consensus = self.cx.consensus()?;
         let own = self.own_watches(&consensus.state(), change);
@@ -277,13 +277,12 @@ impl Reports {
         if let Ok(Answer::Watches(count)) = answer { Some(count) } else { None }
     }
 
-    /// Of this node, and of the config of the rollout that most of them follow: many follow several.
+    /// Of this node, and of the first config of the rollout: many follow several, and to count is work.
     fn own_watches(&self, state: &State, change: &ChangeId) -> WatchCount {
-        let candidates = state.rollout(change).map_or(&[][..], |rollout| &rollout.candidates);
-        let counts = candidates
-            .iter()
-            .map(|candidate| self.watches.watches_of(state, candidate.definition, &candidate.key));
-        counts.max_by_key(|count| count.identified + count.unidentified).unwrap_or_default()
+        let first = state.rollout(change).and_then(|rollout| rollout.candidates.first());
+        first.map_or_else(WatchCount::default, |candidate| {
+            self.watches.watches_of(state, candidate.definition, &candidate.key)
+        })
     }
 
     /// Asks the leader, whichever node it is.

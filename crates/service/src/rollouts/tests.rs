@@ -224,7 +224,7 @@ async fn a_stage_that_lacks_evidence_for_too_long_pauses() {
     assert!(scene.shown(&begun).await.rollout.unwrap().status.unwrap().paused.is_none());
     scene.pass(Duration::from_secs(10)).await;
     let paused = scene.shown(&begun).await.rollout.unwrap().status.unwrap().paused.unwrap();
-    assert!(paused.by.is_none() && paused.comment.contains("0 readers run well"), "{paused:?}");
+    assert!(paused.by.is_none() && paused.comment.contains("0 of 1 readers"), "{paused:?}");
 }
 
 #[tokio::test]
@@ -237,4 +237,23 @@ async fn a_new_leader_hears_the_readers_before_a_stage_ends() {
     assert_eq!(scene.shown(&begun).await.phase, "rolling", "it may not know of failures");
     scene.pass(Duration::from_secs(10)).await;
     assert_eq!(scene.shown(&begun).await.phase, "applied");
+}
+
+#[tokio::test]
+async fn what_somebody_has_rejected_reaches_no_more_readers() {
+    let (scene, begun) = begun(plan(vec![stage(100, 10), stage(10_000, 600)])).await;
+    let judge = ChangeWrite::Judge {
+        id: ID.into(),
+        judgement: crate::ChangeJudgement::Reject,
+        digest: begun.digest,
+        comment: String::new(),
+    };
+    scene.change(&scene.bob, judge).await.unwrap();
+    scene.pass(Duration::from_secs(20)).await;
+    let status = scene.shown(&begun).await.rollout.unwrap().status.unwrap();
+    assert!(status.stage == Some(0) && status.paused.is_some_and(|paused| paused.by.is_none()));
+    for step in [RolloutSteer::Advance, RolloutSteer::Resume] {
+        assert_eq!(rejection(steer(&scene, &scene.bob, step).await), Rejection::EditionRejected, "{step:?}");
+    }
+    steer(&scene, &scene.ann, RolloutSteer::Abort).await.unwrap();
 }

@@ -37,6 +37,8 @@ pub struct RolloutStatus {
     pub passed: Vec<PassedView>,
     /// What readers and gates say, as the leader knows it; `None` if it did not say so in time, and in lists.
     pub evidence: Option<EvidenceView>,
+    /// Whether the client is not shown what readers say of their failures.
+    pub hides_details: bool,
     /// How many watches follow its configs, on all nodes; `None` if a node did not say so in time, and in lists.
     pub watches: Option<WatchCount>,
     /// What the present stage waits for: `resume`, `time`, `min_healthy`, `gates`; or `end` after the last stage.
@@ -45,9 +47,15 @@ pub struct RolloutStatus {
 
 impl RolloutView {
     /// Adds what readers and gates say of it, and how many watches follow it.
-    pub(crate) fn add_evidence(&mut self, evidence: Option<EvidenceView>, watches: Option<WatchCount>) {
+    /// `hides_details`: what readers say of their failures may quote secret values that the client may not see.
+    pub(crate) fn add_evidence(
+        &mut self,
+        evidence: Option<EvidenceView>,
+        watches: Option<WatchCount>,
+        hides_details: bool,
+    ) {
         let Some(status) = &mut self.status else { return };
-        status.watches = watches;
+        (status.watches, status.hides_details) = (watches, hides_details);
         let Some(known) = &evidence else { return };
         if let Some(stage) = status.stage.and_then(|stage| self.plan.stages.get(stage)) {
             let is_good = known.gates.iter().all(|gate| gate.ok == Some(true));
@@ -118,6 +126,7 @@ pub(crate) fn of(
             paused,
             passed: passed.collect(),
             evidence: None,
+            hides_details: false,
             watches: None,
             waits_for: waits_for(rollout, now),
         }

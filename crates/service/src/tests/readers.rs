@@ -116,7 +116,7 @@ impl World {
         let bulk = self.node.service.reads.read_bulk(&Principal::root(), CONSISTENCY, request).await.unwrap();
         let version = |(place, result): (usize, &ReadResult)| {
             let ReadResult::Found(config) = result else { panic!("{result:?}") };
-            let variant = bulk.variants.get(&place).map(ToString::to_string);
+            let variant = bulk.variants.get(&place).map(|variant| variant.change.to_string());
             (config.key.to_string(), (config.data.to_string(), config.revision, variant))
         };
         bulk.results.iter().enumerate().map(version).collect()

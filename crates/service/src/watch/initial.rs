@@ -72,8 +72,8 @@ impl InitialChunk {
     fn add(&mut self, definition: &Key, proven: &Arc<Config>, seen: Option<SeenConfig>) {
         let config = match seen {
             None => Arc::clone(proven),
-            Some(SeenConfig { change, config }) => {
-                self.variants.insert(self.configs.len(), change);
+            Some(SeenConfig { variant, config }) => {
+                self.variants.insert(self.configs.len(), variant.change);
                 config
             }
         };

@@ -193,7 +193,8 @@ impl Writes {
 
     /// Refuses writes that need space on the disk while the reserve is used up.
     fn check_disk(&self, write: &Write) -> Result<(), Refusal> {
-        if write.is_removal() {
+        // What ends a rollout that does harm must not wait for space, and is done once for each.
+        if write.is_removal() || write.change().is_some_and(ChangeWrite::is_stop) {
             return self.disk_space.check_waiting_changes();
         }
         match write.environment().filter(|write| write.has_freeze()) {

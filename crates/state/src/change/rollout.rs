@@ -37,6 +37,8 @@ use concord_model::{
 pub struct Seen<'s> {
     /// The name of the change request.
     pub change: &'s Key,
+    /// Its edition.
+    pub edition: u32,
     /// What the config will be.
     pub candidate: &'s Candidate,
 }
@@ -154,7 +156,7 @@ impl State {
         if sabotage::is("rollout-torn") && rollout.candidates.first() != Some(candidate) {
             return None;
         }
-        Some(Seen { change: id, candidate })
+        Some(Seen { change: id, edition: rollout.edition, candidate })
     }
 
     /// Why a command may not write what it writes, if a rollout has it. `own`: the change request that is applied.
@@ -350,6 +352,8 @@ impl State {
         let (before, rollout, mut progress) = self.expect_stage(context.id, at)?;
         let stage = rollout.stage().ok_or(Rejection::RolloutStage)?;
         let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        // No more readers see what is rejected, or lacks an approval by now, whoever ends the stage.
+        self.approvals(change).refused().map_or(Ok(()), Err)?;
         if let Scope::Definitions(definitions) = &change.edition.scope {
             let time = ChangeTime { first: entry.at, last: entry.at };
             self.frozen_definitions(time, definitions).map_or(Ok(()), Err)?;
@@ -390,6 +394,8 @@ impl State {
         if progress.paused.is_none() {
             return Err(Rejection::RolloutStage);
         }
+        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        self.approvals(change).refused().map_or(Ok(()), Err)?;
         let by = actor(&context.proposal.author);
         let progress = Progress { since: context.entry.at, by, paused: None, ..progress };
         self.step_rollout(context, (before, rollout), progress, edits)
