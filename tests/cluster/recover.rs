@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use concord_model::feature::level_max;
 use serde_json::{Value, json};
 
 use super::{
@@ -420,7 +421,7 @@ async fn what_is_no_survivor_is_refused_and_stays_as_it_is() {
     refused(&|_| {}, "belongs to no node");
     refused(&|directory| fs::write(directory.join("thesis.txt"), "mine").unwrap(), "no node of a cluster");
     let identity = fs::read_to_string(cluster.node(1).directory.join("identity.json")).unwrap();
-    let newer = identity.replace("\"format\": 1", "\"format\": 99");
+    let newer = identity.replace(&format!("\"format\": {}", level_max()), "\"format\": 99");
     assert_ne!(newer, identity);
     refused(
         &|directory| fs::write(directory.join("identity.json"), &newer).unwrap(),

@@ -11,14 +11,21 @@ use crate::harness::Cluster;
 const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 29] = [
     "agent",
     "audit-accept",
+    "change-abort",
+    "change-advance",
     "change-approve",
     "change-keep",
+    "change-pause",
     "change-reject",
+    "change-report",
+    "change-resume",
     "change-review",
+    "change-watch",
     "change-withdraw",
+    "gate",
     "cluster-add",
     "cluster-init",
     "cluster-promote",

@@ -29,7 +29,9 @@ async fn every_route_that_is_called_once_has_one_line_on_the_node_that_was_asked
     let cluster = Cluster::start_with("hostile-audit-routes", &options).await;
     let leader = cluster.leader().await;
     let mut asked = Vec::new();
-    for (place, case) in cases().into_iter().enumerate() {
+    // Reports and words of gates have a line only if they are denied, or say something new.
+    let is_told = |path: &str| !path.ends_with("/report") && !path.contains("/gate/");
+    for (place, case) in cases().into_iter().filter(|case| is_told(case.path)).enumerate() {
         // Each node is asked in turn.
         let id = 1 + (leader + place as u64) % 3;
         let client = cluster.client(id);

@@ -299,7 +299,7 @@ pub(super) fn members(object: Object, config: &Config) -> Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concord_model::time::Timestamp;
+    use concord_model::{key::Key, time::Timestamp};
 
     #[test]
     fn a_record_has_four_members_and_its_data_as_written() {

@@ -461,13 +461,14 @@ fn an_edition_has_its_own_plan_and_none_while_it_rolls() {
     let staged = world.staged_edition(Timing::default(), &["k"], plan());
     let edit = ChangeAction::EditStaged { after: 1, expect: Expect::Any, edition: staged };
     assert_eq!(world.try_to("ann", 1, edit), active(1));
-    // A rejection stops it at its end.
+    // A rejection stops it at its stage, and at its end.
+    world.at += STAGE;
+    world.advance("cluster", 1, WELL).unwrap();
     world.vote("bob", 1, Opinion::Rejection).unwrap();
-    for _ in 0..2 {
-        world.at += STAGE;
-        world.advance("cluster", 1, WELL).unwrap();
+    world.at += STAGE;
+    for author in ["cluster", "dan"] {
+        assert_eq!(world.advance(author, 1, WELL), Err(Rejection::EditionRejected), "{author}");
     }
-    assert_eq!(world.end("cluster", 1), Err(Rejection::EditionRejected));
 }
 
 #[test]

@@ -19,9 +19,11 @@ impl ChangeWorld {
             let proven = found.config(name)?;
             let version = match self.state.seen_by(found.definition.id, proven, reader) {
                 None => (proven.data.to_string(), proven.revision, None),
-                Some(seen) => {
-                    (seen.config.data.to_string(), seen.config.revision, Some(seen.change.to_string()))
-                }
+                Some(seen) => (
+                    seen.config.data.to_string(),
+                    seen.config.revision,
+                    Some(seen.variant.change.to_string()),
+                ),
             };
             Some(((*name).to_owned(), version))
         };
