@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use super::change_requests::{CHANGES, act, becomes, text};
 use crate::{
     harness::{
-        Answer, Client, Cluster,
+        Answer, Client, Cluster, check,
         load::{define, set},
+        time::must_not_happen,
     },
     hostile::grants::{create_key, known},
 };
@@ -94,9 +95,11 @@ async fn a_gate_ends_the_rollouts_that_its_key_may_report_and_no_others() {
     say(&monitor, "errors", false).await.expect(200);
     becomes(&one, &ours, "the end", |change| change["phase"] == "closed").await;
     // The other one has the same gate.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    becomes(&other, &theirs, "going on", |change| {
-        status(change)["paused"].is_null() && status(change)["gates"][0]["ok"].is_null()
+    let path = format!("{CHANGES}{}", text(&theirs, "change_id"));
+    must_not_happen("the other one pauses", Duration::from_secs(2), async || {
+        let shown = other.get(&path).attempt().await?;
+        let status = status(shown.data());
+        check(status["paused"].is_null() && status["gates"][0]["ok"].is_null(), || format!("{shown:?}"))
     })
     .await;
     say(&other, "errors", false).await.expect(200);

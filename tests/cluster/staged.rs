@@ -13,13 +13,14 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::task::JoinHandle;
 
 use super::change_requests::{CHANGES, act, becomes, restricted, text};
 use crate::harness::{
     Answer, Client, Cluster, check, eventually,
     load::config,
     number,
+    time::pace,
     watch::{WATCH, Watch},
 };
 
@@ -67,7 +68,7 @@ impl Fleet {
                         }
                         let at = usize::try_from(turn).expect("few turns") % clients.len();
                         follow(&clients[at], &id, &seen).await;
-                        sleep(Duration::from_millis(50)).await;
+                        pace(Duration::from_millis(50)).await;
                     }
                 }
             };
@@ -135,7 +136,7 @@ async fn report(
     let failed =
         seen.lock().unwrap().get(id).filter(|seen| seen.n == BAD).and_then(|seen| seen.change.clone());
     let Some(change) = failed else {
-        sleep(Duration::from_millis(20)).await;
+        pace(Duration::from_millis(20)).await;
         return;
     };
     reported.lock().unwrap().get_or_insert_with(Instant::now);
@@ -146,7 +147,7 @@ async fn report(
             break;
         }
     }
-    sleep(REPEAT).await;
+    pace(REPEAT).await;
 }
 
 /// A change request with a plan, which Ann sends, Bob approves, and Ann begins.

@@ -180,6 +180,10 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::POST, "/api/v1/change_request/{}/revert", &[], digest(), &[404]),
         case(Method::POST, "/api/v1/change_request/{}/keep", &[], digest(), &[404]),
         case(Method::POST, "/api/v1/change_request/{}/withdraw", &[], json!({}), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/pause", &[], json!({}), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/resume", &[], json!({}), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/advance", &[], json!({}), &[404]),
+        case(Method::POST, "/api/v1/change_request/{}/abort", &[], json!({}), &[404]),
         case(
             Method::POST,
             "/api/v1/change_request/{}/report",

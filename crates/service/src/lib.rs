@@ -142,8 +142,9 @@ pub use authors::{AuthorView, RequestName};
 pub use backup::Backup;
 pub use change_requests::{
     AppliedView, ChangePreview, ChangeQuery, ChangeRequestEvent, ChangeRequestThen, ChangeView, ClosedView,
-    DefinitionOperation, EnvironmentEffect, FailureView, OperationView, PartyView, RecordPreview, RevertView,
-    ScheduledView, StoredChange, VoteView, WaitView, bypass, new_change_id, random_seal,
+    DefinitionOperation, EnvironmentEffect, FailureView, OperationView, PartyView, PassedView, PauseView,
+    RecordPreview, RevertView, RolloutStatus, RolloutView, ScheduledView, StoredChange, VoteView, WaitView,
+    bypass, new_change_id, random_seal,
 };
 use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
@@ -168,10 +169,7 @@ pub use request::{
     ProposedOperations, Refusal, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
     Write,
 };
-pub use rollouts::{
-    EvidenceView, FailureReport, GateView, GateWord, ReaderReport, ReaderState, Reported,
-    view::{PassedView, PauseView, RolloutStatus, RolloutView},
-};
+pub use rollouts::{EvidenceView, FailureReport, GateView, GateWord, ReaderReport, ReaderState, Reported};
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
     batch::check_operation_count,

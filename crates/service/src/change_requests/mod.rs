@@ -4,6 +4,7 @@
 //! |---|---|
 //! | stored operations, what they rest on, the digest | `crates/service/src/editions/mod.rs` |
 //! | what a client is shown | `view` |
+//! | what it shows of its rollout | `rollout` |
 //! | before and after, the fields that differ | `preview` |
 //! | what it waits for, whose vote it needs | `waits` |
 //! | what a watch tells of them | `events` |
@@ -18,6 +19,7 @@ pub(crate) mod due;
 mod events;
 mod failure;
 mod preview;
+mod rollout;
 mod view;
 mod waits;
 
@@ -45,6 +47,7 @@ use concord_state::{State, query::QueryResult};
 pub(crate) use events::events;
 pub use events::{ChangeRequestEvent, ChangeRequestThen};
 pub use preview::{ChangePreview, DefinitionOperation, EnvironmentEffect, RecordPreview};
+pub use rollout::{PassedView, PauseView, RolloutStatus, RolloutView};
 use view::ViewDepth;
 pub use view::{
     AppliedView, ChangeView, ClosedView, FailureView, OperationView, PartyView, RevertView, ScheduledView,

@@ -5,6 +5,7 @@
 
 use super::{
     ChangePreview,
+    rollout::{self, RolloutView},
     waits::{WaitView, unattested, waits},
 };
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
         environments_of, is_rejected, stale_operation, stale_revert_text, stale_text,
     },
     request::Principal,
-    rollouts::{self, view::RolloutView},
 };
 use concord_model::{
     record::Revision,
@@ -333,7 +333,7 @@ pub(super) fn of(
         digest: edition.digest,
         timing: edition.timing,
         scheduled,
-        rollout: state.rollout(found.id()).map(|rollout| rollouts::view::of(state, rollout, now, &party)),
+        rollout: state.rollout(found.id()).map(|rollout| rollout::of(state, rollout, now, &party)),
         definitions,
         environment,
         environments: environments_of(state, found.scope()).into_iter().collect(),

@@ -1,4 +1,4 @@
-//! Rollouts on this node: what readers and gates say, what the leader does by itself, and what a client is shown.
+//! Rollouts on this node: what readers and gates say, and what the leader does by itself.
 //!
 //! | topic | file |
 //! |---|---|
@@ -6,7 +6,6 @@
 //! | what they say of a rollout | `evidence` |
 //! | the memory that has them, and its bounds | `memory` |
 //! | pause, end and next stage of the rollouts that run | `task` |
-//! | what a change request shows of its rollout | `view` |
 //!
 //! The log decides (`crates/state/src/change/rollout.rs`).
 
@@ -14,7 +13,6 @@ pub(crate) mod evidence;
 mod memory;
 pub(crate) mod reports;
 pub(crate) mod task;
-pub(crate) mod view;
 
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ impl Watches {
     /// How many watches of this node follow a config of the definition with this id. None if the state does not have the
     /// definition.
     #[must_use]
-    pub fn watches_of(&self, state: &State, definition: u64, key: &Key) -> WatchCount {
+    pub(crate) fn watches_of(&self, state: &State, definition: u64, key: &Key) -> WatchCount {
         let found = state.definition_by_id(definition);
         found.map_or_else(WatchCount::default, |found| self.hub.watches_of(&found.definition.key, key))
     }

@@ -6,12 +6,14 @@
 //! **Invariant:** an event shows a change request to those who may read everything that it then changed. When an edition
 //! changes more than the client may read, one event says that it is gone, and nothing else.
 
-use super::view::{PartyView, close_reason, party_view, phase_name};
+use super::{
+    rollout::party_of,
+    view::{PartyView, close_reason, party_view, phase_name},
+};
 use crate::{
     authors::sees_labels,
     editions::{TextOf, environments_of},
     request::Principal,
-    rollouts::view::party_of,
 };
 use concord_model::system::{
     SystemRecord,

@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** nothing here shows data of a config.
 
-use super::EvidenceView;
-use crate::{change_requests::PartyView, watch::WatchCount};
+use super::PartyView;
+use crate::{rollouts::EvidenceView, watch::WatchCount};
 use concord_model::{
     system::{
         change::Party,
