@@ -108,7 +108,7 @@ enum Asked {
     Word(GateWord),
     /// What is known of the rollout of a change request.
     Show(String),
-    /// How many watches of the node that is asked follow the configs of a rollout. It need not lead.
+    /// How many watches of a node follow the configs of a rollout. It need not lead.
     CountWatches(String),
 }
 

@@ -67,11 +67,14 @@ impl Stage {
     }
 }
 
+/// The values that each label of a stage may have.
+type Labels = Vec<(&'static str, Vec<&'static str>)>;
+
 impl Plan {
     pub(super) fn draw(rng: &mut fastrand::Rng) -> Self {
         let (few, more) = (one_of(rng, &[1250, 2500, 4000]), one_of(rng, &[5000, 7500]));
         let canary = || vec![("ring", vec!["canary"])];
-        let of: Vec<(Vec<(&'static str, Vec<&'static str>)>, u64)> = match rng.u8(..7) {
+        let of: Vec<(Labels, u64)> = match rng.u8(..7) {
             0 => vec![(canary(), ALL), (vec![], ALL)],
             1 => vec![(vec![], few), (vec![], more)],
             2 => vec![(canary(), 5000), (vec![], more)],

@@ -41,8 +41,11 @@ fn wanted(configs: impl Iterator<Item = usize>) -> Value {
     json!({"configs": configs.map(one).collect::<Vec<_>>()})
 }
 
-/// What a read of several configs shows; `None` if it was rejected.
-pub(super) fn shown_of_many(answer: &Answer) -> Option<(u64, Vec<(usize, Option<Version>)>)> {
+/// Configs by their numbers, as a read shows them.
+type Shown = Vec<(usize, Option<Version>)>;
+
+/// What a read of several configs shows, and at which revision; `None` if it was rejected.
+pub(super) fn shown_of_many(answer: &Answer) -> Option<(u64, Shown)> {
     if answer.status != 200 {
         return None;
     }
