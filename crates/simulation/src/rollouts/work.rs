@@ -166,11 +166,11 @@ impl Roller {
             0..3 => self.act(id, "abort", &comment).await,
             3 => self.act(id, "withdraw", &comment).await,
             4..8 => self.act(id, "pause", &comment).await,
-            8..12 => self.act(id, "advance", &comment).await,
+            8..12 => self.act(id, "advance", &json!({})).await,
             12..14 => self.act(id, "apply", &json!({"digest": digest})).await,
             14..24 => self.overwrite(status).await,
             24..26 => self.edit(id).await,
-            26..80 if is_paused => self.act(id, "resume", &comment).await,
+            26..80 if is_paused => self.act(id, "resume", &json!({})).await,
             _ => {}
         }
     }
