@@ -152,7 +152,10 @@ async fn a_mistake_is_answered_with_what_to_do() {
     assert!(created.contains("read:limits,a.*") && created.contains("API KEY"), "{created}");
     let listed = user.ok(&["key", "list", "-o", "table"]).await;
     assert!(listed.contains("read:limits,a.*") && !listed.contains("API KEY"), "{listed}");
-    assert!(user.ok(&["whoami", "-o", "wide"]).await.contains("bypass,report:*"), "the verbs of the root key");
+    assert!(
+        user.ok(&["whoami", "-o", "wide"]).await.contains("bypass,report:*"),
+        "the verbs of the root key"
+    );
 
     // The key of a context is not sent to nodes that are named beside it, and that is said.
     let home = User::new(&cluster.root().join("home"));

@@ -128,7 +128,7 @@ use membership::ClusterMembers;
 use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
-use rollouts::{EvidenceStore, Reports, task::RolloutTask};
+use rollouts::{EvidenceStore, Reports, reports::WatchCounter, task::RolloutTask};
 use schemas::{Schemas, Validators};
 use slowness::SlowWrites;
 use watch::Watches;
@@ -167,7 +167,7 @@ pub use request::{
     CheckCondition, ClusterView, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, KeyPatch,
     LazySchema, Level, MemberView, NewEdition, NewFreeze, NewProtection, NewSchema, NewUnique, Principal,
     ProposedOperations, Refusal, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
-    Write,
+    WatchCount, Write,
 };
 pub use rollouts::{EvidenceView, FailureReport, GateView, GateWord, ReaderReport, ReaderState, Reported};
 pub use write::forwarded::ForwardedResponse;
@@ -292,6 +292,12 @@ impl Deref for Service {
     }
 }
 
+/// What counts the watches of configs.
+fn counter(watches: &Arc<Watches>) -> WatchCounter {
+    let watches = Arc::clone(watches);
+    WatchCounter(Box::new(move |state, definition, key| watches.watches_of(state, definition, key)))
+}
+
 /// The writes of a service.
 fn new_writes(
     (cx, clock): (&Arc<Context>, &Arc<Clock>),
@@ -345,8 +351,12 @@ impl Service {
         let watches = Arc::new(Watches::new(&cx, &freshness, &authentication, &redactor, &reads));
         let backups = Arc::new(Backups::new(&cx, &freshness));
         let evidence = Arc::new(EvidenceStore::new(&cx, &authentication));
-        let reports =
-            Arc::new(Reports::new((&cx, &clock), &freshness, &authentication, (&evidence, &watches)));
+        let reports = Arc::new(Reports::new(
+            (&cx, &clock),
+            &freshness,
+            &authentication,
+            (&evidence, counter(&watches)),
+        ));
         let changes = Arc::new(ChangeRequests::new((&cx, &clock), &freshness, &writes, &reports));
         let members = Arc::new(ClusterMembers {
             cx: cx.clone(),

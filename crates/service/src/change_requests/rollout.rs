@@ -3,7 +3,7 @@
 //! **Invariant:** nothing here shows data of a config.
 
 use super::PartyView;
-use crate::{rollouts::EvidenceView, watch::WatchCount};
+use crate::{request::WatchCount, rollouts::EvidenceView};
 use concord_model::{
     system::{
         change::Party,

@@ -236,6 +236,15 @@ pub const ALARMS: [&str; 24] = [
     "unreachable",
 ];
 
+/// How many watches of a node follow a config.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchCount {
+    /// Those whose client has said who it is: they see candidates.
+    pub identified: u64,
+    /// Those that see the end of a rollout only.
+    pub unidentified: u64,
+}
+
 /// A problem that an operator must resolve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarm {

@@ -6,7 +6,7 @@
 //! Reports have places of their own among the requests in progress, and few connections to the leader: they take none from
 //! writes.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -27,9 +27,8 @@ use crate::{
         wire::{named, principal},
     },
     freshness::Freshness,
-    request::{Principal, Refusal},
+    request::{Principal, Refusal, WatchCount},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
-    watch::{WatchCount, Watches},
     write::admission::WriteAdmission,
 };
 use concord_consensus::Consensus;
@@ -37,6 +36,7 @@ use concord_model::{
     access_key::Verb,
     error::{Invalid, Rejection, Violation},
     feature::ROLLOUTS,
+    key::Key,
     limits::{GATE_NAME_BYTES_MAX, REPORT_TEXT_BYTES_MAX},
     system::{
         change::ChangeId,
@@ -130,6 +130,18 @@ struct Forwarded {
     asked: Asked,
 }
 
+/// Counts the watches of this node that follow a config, by the id of its definition and its key.
+type CountWatches = dyn Fn(&State, u64, &Key) -> WatchCount + Send + Sync;
+
+/// What counts watches: a unit above this one has them.
+pub(crate) struct WatchCounter(pub(crate) Box<CountWatches>);
+
+impl fmt::Debug for WatchCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WatchCounter")
+    }
+}
+
 /// Takes reports of readers and words of gates.
 #[derive(Debug)]
 pub struct Reports {
@@ -138,7 +150,7 @@ pub struct Reports {
     freshness: Arc<Freshness>,
     authentication: Arc<Authentication>,
     evidence: Arc<EvidenceStore>,
-    watches: Arc<Watches>,
+    watches: WatchCounter,
     admission: WriteAdmission,
     calls: Semaphore,
 }
@@ -187,7 +199,7 @@ impl Reports {
         (cx, clock): (&Arc<Context>, &Arc<Clock>),
         freshness: &Arc<Freshness>,
         authentication: &Arc<Authentication>,
-        (evidence, watches): (&Arc<EvidenceStore>, &Arc<Watches>),
+        (evidence, watches): (&Arc<EvidenceStore>, WatchCounter),
     ) -> Self {
         Self {
             cx: Arc::clone(cx),
@@ -195,7 +207,7 @@ impl Reports {
             freshness: Arc::clone(freshness),
             authentication: Arc::clone(authentication),
             evidence: Arc::clone(evidence),
-            watches: Arc::clone(watches),
+            watches,
             admission: WriteAdmission::new(cx.options.limits.writes_in_flight),
             calls: Semaphore::new(CALLS_MAX),
         }
@@ -281,7 +293,7 @@ impl Reports {
     fn own_watches(&self, state: &State, change: &ChangeId) -> WatchCount {
         let first = state.rollout(change).and_then(|rollout| rollout.candidates.first());
         first.map_or_else(WatchCount::default, |candidate| {
-            self.watches.watches_of(state, candidate.definition, &candidate.key)
+            (self.watches.0)(state, candidate.definition, &candidate.key)
         })
     }
 

@@ -5,8 +5,9 @@ use std::{cell::Cell, collections::BTreeMap, time::Duration};
 use super::*;
 use crate::{
     read::bulk::{BulkConfig, BulkRequest, ReadResult},
+    request::WatchCount,
     testing::Scripted,
-    watch::{Notice, OpenWatch, WatchCount, WatchRequest, WatchStart},
+    watch::{Notice, OpenWatch, WatchRequest, WatchStart},
 };
 use concord_model::{
     access_key::Author,

@@ -15,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{Instant, sleep_until},
@@ -26,7 +25,7 @@ use super::{
     scope::WatchScope,
     topics::{Topic, Topics},
 };
-use crate::Principal;
+use crate::{Principal, request::WatchCount};
 use concord_model::{key::Key, record::Revision};
 use concord_state::feed::{Event, EventPage, EventPageMax, Feed};
 
@@ -36,15 +35,6 @@ pub(super) const READ_MAX: EventPageMax = EventPageMax { events: 256, bytes: 256
 const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
 /// Watches that are woken before other tasks run: waking thousands at once would delay every write.
 const WAKE_BATCH: usize = 32;
-
-/// How many watches of a node follow a config.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchCount {
-    /// Those whose client has said who it is: they see candidates.
-    pub identified: u64,
-    /// Those that see the end of a rollout only.
-    pub unidentified: u64,
-}
 
 /// A watch that does not name its definitions.
 #[derive(Debug)]

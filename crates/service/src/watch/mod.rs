@@ -70,8 +70,8 @@ use concord_state::{
 use concord_storage::HistoryError;
 pub use filter::Selected;
 use filter::WatchSelection;
+pub use hub::WatchHub;
 use hub::WatchRegistration;
-pub use hub::{WatchCount, WatchHub};
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
 use latest::ChangesFilter;

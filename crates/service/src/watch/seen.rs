@@ -11,8 +11,8 @@
 
 use std::sync::Arc;
 
-use super::{OpenWatch, WatchCount, WatchRequest, Watches};
-use crate::Refusal;
+use super::{OpenWatch, WatchRequest, Watches};
+use crate::{Refusal, request::WatchCount};
 use concord_model::{error::Violation, key::Key, system::rollout::Reader};
 use concord_state::{State, feed::EventPage};
 
