@@ -142,7 +142,9 @@ impl Reading {
             404 => None,
             _ => return,
         };
-        if variant.as_ref().is_some_and(|change| *change != tag) {
+        // It names the edition, too.
+        let is_of = |change: &str| tag.strip_prefix(change).is_some_and(|rest| rest.starts_with('-'));
+        if variant.as_deref().is_some_and(|change| !is_of(change)) {
             let wrong = format!("the entity tag of a candidate is another one: {answer:?}");
             self.run.shared.history.contradict(wrong);
         }
