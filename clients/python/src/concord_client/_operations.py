@@ -308,9 +308,10 @@ class Operations:
     def get_if_changed(self, config: Config, **options: Unpack[ReadOptions]) -> Flow[Config]:
         """The config as it is now. When it has not changed its data are not sent again."""
         checked(options, ReadOptions)
-        # The tag of a candidate names its edition, which is not known here: it is always sent again.
-        tag = None if config.variant else f'"{config.revision}"'
-        request = read(config_path(config.definition, config.key), read_params(options), if_none_match=tag)
+        # The tag of a candidate names its edition, which is not known here: a candidate is always sent again.
+        path, params = config_path(config.definition, config.key), read_params(options)
+        tag = f'"{config.revision}"'
+        request = read(path, params) if config.variant else read(path, params, if_none_match=tag)
         answer = yield from self._call(request, options)
         if answer.status == 304:
             return config
