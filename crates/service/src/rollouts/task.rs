@@ -25,7 +25,7 @@ use crate::{
 use concord_consensus::Consensus;
 use concord_model::{
     access_key::Author,
-    command::{ChangeAction, Command, Proposal, SystemCommand, Verdict},
+    command::{ChangeAction, Command, Proposal, RolloutStage, SystemCommand, Verdict},
     sabotage,
     system::{
         change::{ChangeId, Failure},
@@ -124,23 +124,23 @@ impl RolloutTask {
             return;
         }
         let running = self.running(&state);
-        let mut steps: Vec<(ChangeId, Step)> = running
+        let mut steps: Vec<(ChangeId, RolloutStage, Step)> = running
             .iter()
             .filter_map(|(id, rollout, is_heard)| {
                 let known = self.known(&state, id, rollout, *is_heard);
-                Some((id.clone(), next_step(rollout, &known)?))
+                Some((id.clone(), rollout.at()?, next_step(rollout, &known)?))
             })
             .collect();
-        steps.sort_by_key(|(_, step)| match step {
+        steps.sort_by_key(|(.., step)| match step {
             Step::Abort(_) => 0,
             Step::Pause(_) => 1,
             Step::Advance(_) => 2,
         });
-        for (id, step) in steps {
+        for (id, at, step) in steps {
             if !self.cx.leads(consensus) {
                 return;
             }
-            self.take(consensus, &id, step).await;
+            self.take(consensus, (&id, at), step).await;
         }
     }
 
@@ -178,9 +178,8 @@ impl RolloutTask {
         }
     }
 
-    async fn take(&self, consensus: &Consensus, id: &ChangeId, step: Step) {
-        let state = consensus.state();
-        let Some(at) = state.rollout(id).and_then(Rollout::at) else { return };
+    /// Takes a step at the stage for which it was found: the evidence of one stage ends no later one.
+    async fn take(&self, consensus: &Consensus, (id, at): (&ChangeId, RolloutStage), step: Step) {
         let (what, action) = match step {
             Step::Abort(text) => {
                 let failure = Failure { code: FAILED.into(), text };
@@ -189,7 +188,7 @@ impl RolloutTask {
             Step::Pause(comment) => ("paused", ChangeAction::PauseRollout { at, comment }),
             Step::Advance(evidence) => ("advanced", ChangeAction::AdvanceRollout { at, evidence }),
         };
-        let log_time = self.clock.stamp(&state).await;
+        let log_time = self.clock.stamp(&consensus.state()).await;
         let command = Command::System(SystemCommand::Change { id: id.clone(), action });
         let proposal = Proposal::new(log_time, AUTHOR, Author::Cluster, command);
         match timeout(STEP_TIMEOUT, consensus.write(proposal)).await {
