@@ -22,7 +22,7 @@ use super::{
     definition::one_value,
     interrupt::{self, Doing},
     output::{Columns, Format, cell, confirm, counted, note, print_columns, print_done, print_value, say},
-    rollout_steer::{self, ReportArgs, SteerArgs, StopArgs, WatchArgs},
+    rollout_steer::{self, ReportArgs, RolloutArgs, StopArgs},
     schedule::{self, TimeArgs},
 };
 
@@ -200,13 +200,13 @@ pub(super) enum ChangeCommand {
     /// Review a bypass: a write that passed the rules
     Review(VoteArgs),
     /// Follow a change request until it ends: the stages of its rollout, and what readers say; exits 0 if it was applied
-    Watch(WatchArgs),
+    Watch(RolloutArgs),
     /// Let a rollout wait at its present stage
     Pause(StopArgs),
     /// Let a rollout that waits go on; its stage begins its time again
-    Resume(SteerArgs),
+    Resume(RolloutArgs),
     /// End the present stage of a rollout, whatever it waits for
-    Advance(SteerArgs),
+    Advance(RolloutArgs),
     /// Take a rollout back: all readers get the data that they had before
     Abort(StopArgs),
     /// Report that a reader runs well with a candidate, or not

@@ -24,17 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Args)]
-pub(super) struct WatchArgs {
-    #[command(flatten)]
-    node: NodeArgs,
-    #[command(flatten)]
-    tries: TryArgs,
-    /// The id of the change request
-    id: String,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct SteerArgs {
+pub(super) struct RolloutArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
@@ -46,7 +36,7 @@ pub(super) struct SteerArgs {
 #[derive(Debug, Args)]
 pub(super) struct StopArgs {
     #[command(flatten)]
-    steer: SteerArgs,
+    steer: RolloutArgs,
     /// Why
     #[arg(long, value_name = "TEXT")]
     comment: Option<String>,
@@ -152,7 +142,7 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
 }
 
 /// Lets a rollout go on, at the stage that it has now: one that begins meanwhile is not ended.
-pub(super) fn go_on(args: &SteerArgs, action: &str, done: &str) -> Result<(), Failure> {
+pub(super) fn go_on(args: &RolloutArgs, action: &str, done: &str) -> Result<(), Failure> {
     with_cluster(&args.node, &args.tries, async |client| {
         let stage = get(&client, &args.id).await?["rollout"]["status"]["stage"].clone();
         let data = send(&client, &args.id, action, Some(&json!({ "stage": stage }))).await?;
@@ -170,13 +160,13 @@ pub(super) fn stop(args: &StopArgs, action: &str, done: &str) -> Result<(), Fail
     })
 }
 
-fn print_steered(args: &SteerArgs, data: &Value, done: &str) -> Result<(), Failure> {
+fn print_steered(args: &RolloutArgs, data: &Value, done: &str) -> Result<(), Failure> {
     let text = format!("rollout of change request {} {done}: {}", args.id, phase_cell(data));
     print_done(&args.node.format.or_table(), data, NAME, text)
 }
 
 /// Follows a change request until it ends.
-pub(super) fn watch(args: &WatchArgs) -> Result<(), Failure> {
+pub(super) fn watch(args: &RolloutArgs) -> Result<(), Failure> {
     with_cluster(&args.node, &args.tries, async |client| {
         let format = args.node.format.or_table();
         let (mut shown, mut silent_since) = (None, None);
