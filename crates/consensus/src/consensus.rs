@@ -368,6 +368,12 @@ impl Consensus {
         self.inner.leader.borrow().as_ref().map(|leader| leader.id)
     }
 
+    /// The term of this node.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.inner.raft.metrics().borrow_watched().current_term.0
+    }
+
     /// Waits until the known leader changes.
     pub async fn leader_changed(&self) {
         let mut leader = self.inner.leader.clone();

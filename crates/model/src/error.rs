@@ -18,8 +18,8 @@ use super::{
         EDITION_AGE_US_MAX, ENVIRONMENTS_MAX, GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX,
         OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX, PERSONS_MAX, REVERT_AFTER_S_MAX,
         REVERT_BYTES_MAX, ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX,
-        ROLLOUT_LABELS_MAX, ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX, ROLLOUTS_MAX,
-        UNREVIEWED_BYPASSES_MAX,
+        ROLLOUT_LABELS_BYTES_MAX, ROLLOUT_LABELS_MAX, ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX,
+        ROLLOUT_TIME_S_MAX, ROLLOUTS_MAX, UNREVIEWED_BYPASSES_MAX,
     },
     record::Revision,
     system::change::ChangeId,
@@ -268,7 +268,8 @@ pub enum RolloutBound {
     Time,
     /// The labels of a stage.
     #[error(
-        "a stage names at most {ROLLOUT_LABELS_MAX} labels, each once, with 1 to {ROLLOUT_LABELS_MAX} values"
+        "a stage names at most {ROLLOUT_LABELS_MAX} labels, each once, with 1 to {ROLLOUT_LABELS_MAX} values; all stages \
+         together at most {ROLLOUT_LABELS_BYTES_MAX} bytes of them"
     )]
     Labels,
     /// Its gates.

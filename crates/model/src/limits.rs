@@ -181,7 +181,7 @@ pub const REVERT_BY_HAND_US: u64 = 24 * 60 * 60 * 1_000_000;
 
 // Rollouts. All fixed: the log decides by them.
 
-/// Rollouts that run at once. Each watch with a reader compares its view at each of their stages.
+/// Rollouts that run at once; one sender may have half of what the others leave. Each watch with a reader compares its view at each of their stages.
 pub const ROLLOUTS_MAX: usize = 64;
 /// Configs of one rollout: all of them are one record, and one event.
 pub const ROLLOUT_CONFIGS_MAX: usize = 64;
@@ -199,6 +199,9 @@ pub const READER_LABELS_BYTES_MAX: usize = 1024;
 pub const ROLLOUT_LABELS_MAX: usize = 16;
 /// Bytes of the name or the value of a label.
 pub const LABEL_BYTES_MAX: usize = 255;
+/// Bytes of the names and the values of the labels of all stages of one rollout: a plan is kept as long as its change request
+/// is pending.
+pub const ROLLOUT_LABELS_BYTES_MAX: usize = 16 << 10;
 /// Gates of one rollout.
 pub const ROLLOUT_GATES_MAX: usize = 16;
 /// Bytes of the name of a gate.

@@ -96,9 +96,9 @@ impl World {
             let Some(consensus) = watched.service.as_ref().and_then(|service| service.cx.consensus()) else {
                 continue;
             };
-            let (status, state) = (consensus.status(), consensus.state());
-            let last = self.seen[node];
-            let is = Seen { term: status.term, leader: status.leader_id, applied: state.revision() };
+            let (last, state) = (self.seen[node], consensus.state());
+            let (term, leader) = (consensus.term(), consensus.leader_id());
+            let is = Seen { term, leader, applied: state.revision() };
             if is == last {
                 continue;
             }

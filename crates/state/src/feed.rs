@@ -30,7 +30,8 @@ use concord_model::{
     record::{Config, Definition, Revision},
     system::{
         SystemRecord,
-        rollout::{Actor, RolloutPause},
+        change::Phase,
+        pace::{Actor, RolloutPause},
     },
     time::Timestamp,
 };
@@ -117,13 +118,25 @@ pub enum RolloutStep {
 }
 
 impl RolloutStep {
-    /// By its record before and after.
-    fn of(before: Option<&SystemRecord>, after: Option<&SystemRecord>) -> Option<Self> {
-        let progress = |record: Option<&'_ SystemRecord>| record?.rollout()?.progress.clone();
-        let (before, after) = (progress(before)?, progress(after)?);
-        if after.passed.len() > before.passed.len() {
-            return after.passed.last().map(|passed| Self::Advanced(passed.by.clone()));
-        }
+    /// By the record of the rollout before and after.
+    fn of_rollout(before: Option<&SystemRecord>, after: Option<&SystemRecord>) -> Option<Self> {
+        let passed = |record: Option<&'_ SystemRecord>| Some(record?.rollout()?.progress.clone()?.passed);
+        let (before, after) = (passed(before)?, passed(after)?);
+        let last = after.last().filter(|_| after.len() > before.len())?;
+        Some(Self::Advanced(last.by.clone()))
+    }
+
+    /// By the record of the change request before and after: a stage that ends may let a rollout go on, too.
+    fn of_change(before: Option<&SystemRecord>, after: Option<&SystemRecord>) -> Option<Self> {
+        let pace = |record: Option<&'_ SystemRecord>| match &record?.change()?.phase {
+            Phase::Rolling { pace, .. } => Some(pace.clone()),
+            Phase::Open
+            | Phase::Scheduled { .. }
+            | Phase::Held
+            | Phase::Applied { .. }
+            | Phase::Closed { .. } => None,
+        };
+        let (before, after) = (pace(before)?, pace(after)?);
         match (before.paused, after.paused) {
             (None, Some(paused)) => Some(Self::Paused(paused)),
             (Some(_), None) => Some(Self::Resumed(after.by)),
@@ -140,7 +153,8 @@ impl ChangeRequestEdit {
     #[must_use]
     pub fn of(before: Option<&Arc<SystemRecord>>, after: Option<&Arc<SystemRecord>>) -> Option<Self> {
         after.or(before)?.change()?;
-        Some(Self { before: before.cloned(), after: after.cloned(), rollout: None })
+        let rollout = RolloutStep::of_change(before.map(Arc::as_ref), after.map(Arc::as_ref));
+        Some(Self { before: before.cloned(), after: after.cloned(), rollout })
     }
 
     /// The change requests among the edits of system records of one entry, with what was done to their rollouts.
@@ -152,7 +166,7 @@ impl ChangeRequestEdit {
             return all;
         }
         for (before, after) in edits {
-            let step = RolloutStep::of(before.map(Arc::as_ref), after.map(Arc::as_ref));
+            let step = RolloutStep::of_rollout(before.map(Arc::as_ref), after.map(Arc::as_ref));
             let (Some(step), Some(record)) = (step, after) else { continue };
             let is_of = |edit: &&mut Self| edit.after.as_ref().is_some_and(|of| of.name == record.name);
             if let Some(edit) = all.iter_mut().find(is_of) {

@@ -23,7 +23,7 @@ use concord_model::{
     system::{
         SystemRecord,
         change::ChangeId,
-        rollout::{Candidate, Reader, Rollout},
+        rollout::{Candidate, Reader, Rollout, Running},
     },
     time::Timestamp,
 };
@@ -120,10 +120,6 @@ fn running(record: Option<&Arc<SystemRecord>>) -> Option<&Rollout> {
     record?.rollout().filter(|rollout| rollout.is_running())
 }
 
-fn passed(rollout: &Rollout) -> Option<usize> {
-    rollout.progress.as_ref().map(|progress| progress.passed.len())
-}
-
 impl State {
     /// A config as a reader sees it who is in its rollout; `None` where it sees the proven config. Costs one comparison while
     /// no rollout runs.
@@ -140,15 +136,13 @@ impl State {
         definition: Revision,
         reader: &Reader,
     ) -> impl Iterator<Item = SeenRollout<'s>> {
-        self.running_rollouts().filter_map(move |record| {
-            let rollout = record.rollout()?;
+        self.running_rollouts().filter_map(move |(change, Running { rollout, progress, .. })| {
             let all = &rollout.candidates;
             let from = all.partition_point(|candidate| candidate.definition < definition);
             let upto = all.partition_point(|candidate| candidate.definition <= definition);
             let candidates = all.get(from..upto).filter(|of| !of.is_empty())?;
-            let is_in = rollout.has(&ChangeId::parse(record.name.as_str())?, reader);
-            let begun_at = rollout.progress.as_ref().filter(|_| is_in)?.begun_at;
-            Some(SeenRollout { change: &record.name, begun_at, candidates })
+            let is_in = rollout.has(&ChangeId::parse(change.as_str())?, reader);
+            is_in.then_some(SeenRollout { change, begun_at: progress.begun_at, candidates })
         })
     }
 
@@ -161,32 +155,23 @@ impl State {
         reader: Option<&Reader>,
     ) -> Option<SeenConfig> {
         if reader.is_none() && sabotage::is("candidate-for-all") {
-            let change = self.running_rollouts().find(|record| {
-                record.rollout().is_some_and(|all| all.candidate(definition, &proven.key).is_some())
-            })?;
-            let rollout = change.rollout()?;
-            let candidate = rollout.candidate(definition, &proven.key)?;
-            let variant = Variant { change: change.name.clone(), edition: rollout.edition };
-            return Some(SeenConfig { variant, config: with_data_of(candidate, proven) });
+            return self.running_rollouts().find_map(|(change, Running { rollout, .. })| {
+                let candidate = rollout.candidate(definition, &proven.key)?;
+                let variant = Variant { change: change.clone(), edition: rollout.edition };
+                Some(SeenConfig { variant, config: with_data_of(candidate, proven) })
+            });
         }
         self.seen_config(definition, proven, reader?)
     }
 }
 
 impl RolloutEdit {
-    /// The edit of a system record, if that is a rollout and what readers see may change by it. It has no configs yet.
+    /// The edit of a system record, if that is a rollout that runs, before or after it. It has no configs yet.
     #[must_use]
     pub fn of(before: Option<&Arc<SystemRecord>>, after: Option<&Arc<SystemRecord>>) -> Option<Self> {
-        let (was, is) = (running(before), running(after));
-        // One that is paused or goes on is at the same stage.
-        let is_same = was.and_then(passed) == is.and_then(passed);
+        running(before).or_else(|| running(after))?;
         let change = ChangeId::parse(after.or(before)?.name.as_str())?;
-        (!is_same).then(|| Self {
-            change,
-            before: before.cloned(),
-            after: after.cloned(),
-            configs: Vec::new(),
-        })
+        Some(Self { change, before: before.cloned(), after: after.cloned(), configs: Vec::new() })
     }
 
     /// What its configs are when it has ended. A rollout that runs keeps its candidates.

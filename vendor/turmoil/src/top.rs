@@ -152,6 +152,9 @@ struct Link {
     /// Messages that are ready to be delivered.
     deliverable: IndexMap<IpAddr, VecDeque<Envelope>>,
 
+    /// How many these are: most links have none at most moments.
+    waiting: usize,
+
     /// The current network time, moved forward with [`Link::tick`].
     now: Instant,
 
@@ -260,7 +263,7 @@ impl Topology {
     // Move messages from any network links to the `dst` host.
     pub(crate) fn deliver_messages(&mut self, rand: &mut dyn RngCore, dst: &mut Host) {
         for (pair, link) in &mut self.links {
-            if pair.0 == dst.addr || pair.1 == dst.addr {
+            if link.waiting > 0 && (pair.0 == dst.addr || pair.1 == dst.addr) {
                 link.deliver_messages(&self.config, rand, dst);
             }
         }
@@ -359,6 +362,7 @@ impl Link {
             config: config::Link::default(),
             sent: VecDeque::new(),
             deliverable: IndexMap::new(),
+            waiting: 0,
             now,
             retransmission,
         }
@@ -479,6 +483,9 @@ impl Link {
 
     fn tick(&mut self, now: Instant) {
         self.now = now;
+        if self.sent.is_empty() {
+            return;
+        }
         self.retransmit();
         self.process_deliverables();
     }
@@ -502,6 +509,7 @@ impl Link {
                         .entry(sent.dst.ip())
                         .or_default()
                         .push_back(envelope);
+                    self.waiting += 1;
                     deliverable += 1;
                 }
             }
@@ -523,6 +531,7 @@ impl Link {
             .or_default()
             .drain(..)
             .collect::<Vec<Envelope>>();
+        self.waiting -= deliverable.len();
 
         for message in deliverable {
             let (src, dst) = (message.src, message.dst);

@@ -8,9 +8,10 @@ use concord_model::{
     system::{
         SystemBody, SystemRecord,
         change::{ChangeId, Content, NewEdition, Party, Phase, Scope, Timing},
+        pace::{Actor, Pace, RolloutPause},
         rollout::{
-            Actor, Candidate, Evidence, GateRule, LabelValues, OnFail, PassedStage, Plan, Progress, Rollout,
-            RolloutPause, Stage, StagedEdition,
+            Candidate, Evidence, GateRule, LabelValues, OnFail, PassedStage, Plan, Progress, Rollout, Stage,
+            StagedEdition,
         },
     },
     time::Timestamp,
@@ -66,12 +67,16 @@ fn records_of_rollouts() {
     let (at, by) = (Timestamp(301), Actor::Root);
     let paused = Some(RolloutPause { at, by: by.clone(), comment: "no".into() });
     let passed = vec![PassedStage { at, evidence: evidence(), by }];
-    let progress = Some(Progress { begun_at: Timestamp(300), since: at, by: Actor::Root, passed, paused });
+    let progress = Some(Progress { begun_at: Timestamp(300), passed });
     wire(
         &record(Rollout { progress, candidates: vec![candidate()], ..planned }),
-        "0c616161616161616161616161040201010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0200b00201ac02ad020101ad02ac0201020101ad0201026e6f01ac02016b027b7d027b7d64c801ac02",
+        "0c616161616161616161616161040201010472696e67010663616e617279ac02ad0202ae0201066572726f7273af0200b00201ac0201ad02ac0201020101ac02016b027b7d027b7d64c801ac02",
     );
-    wire(&Phase::Rolling { by: Some(Party::Root), at, scheduled_by: None }, "050100ad0200");
+    let pace = Pace { since: at, by: Actor::Root, paused };
+    wire(
+        &Phase::Rolling { by: Some(Party::Root), at, scheduled_by: None, pace },
+        "050100ad0200ad020101ad0201026e6f",
+    );
 }
 
 #[test]

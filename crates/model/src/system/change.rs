@@ -13,7 +13,7 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{environment::EnvironmentName, person::PersonId};
+use super::{environment::EnvironmentName, pace::Pace, person::PersonId};
 use crate::{
     access_key::{KeyId, clear_text::is_base62},
     command::source::Guard,
@@ -307,6 +307,8 @@ pub enum Phase {
         at: Timestamp,
         /// Who left it to the cluster to begin it in its window.
         scheduled_by: Option<Party>,
+        /// How it goes on.
+        pace: Pace,
     },
 }
 
@@ -574,11 +576,8 @@ impl Change {
         let votes: usize = self.votes.iter().map(|vote| vote.comment.len()).sum();
         let comment = match &self.phase {
             Phase::Closed { comment, .. } => comment.len(),
-            Phase::Open
-            | Phase::Scheduled { .. }
-            | Phase::Rolling { .. }
-            | Phase::Held
-            | Phase::Applied { .. } => 0,
+            Phase::Rolling { pace, .. } => pace.bytes(),
+            Phase::Open | Phase::Scheduled { .. } | Phase::Held | Phase::Applied { .. } => 0,
         };
         let failure = self.failure().map_or(0, |(_, failure)| failure.code.len() + failure.text.len());
         let kept = if let Some(Revert::Ended { comment, .. }) = &self.revert { comment.len() } else { 0 };

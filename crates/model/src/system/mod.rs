@@ -7,6 +7,7 @@
 //! | change requests, approvals and contents | [`change`] |
 //! | persons and their labels | [`person`] |
 //! | rollouts: stages and candidates | [`rollout`] |
+//! | how a rollout goes on, pauses | [`pace`] |
 //!
 //! What the log decides by is typed ([`SystemBody`]). The rest is text that only clients and the console read.
 //!
@@ -14,6 +15,7 @@
 
 pub mod change;
 pub mod environment;
+pub mod pace;
 pub mod person;
 pub mod rollout;
 

@@ -4,7 +4,11 @@
 //! Rollout ── Plan ── Stage, Stage, …        which readers see the candidates, how long, on which evidence
 //!          ├ Progress                        the present stage; `None` before it begins
 //!          └ Candidate, Candidate, …         what the configs will be; none before it begins
+//! Pace                                      since when the present stage lasts, and whether it waits
 //! ```
+//!
+//! The [`Pace`] is a part of the change request ([`Phase::Rolling`]): so the record of a rollout, which may be large, changes
+//! only when its readers do.
 //!
 //! A reader is *in* if it matches a stage up to the present one. Every node computes that from the record and from what the
 //! reader says of itself alone, so all nodes at one revision choose the same side.
@@ -16,17 +20,19 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::change::{ChangeId, NewEdition};
+use super::{
+    change::{Change, ChangeId, NewEdition, Phase},
+    pace::{Actor, Pace},
+};
 use crate::{
-    access_key::KeyId,
     command::RolloutStage,
     encoding,
     error::RolloutBound,
     key::Key,
     limits::{
         GATE_NAME_BYTES_MAX, LABEL_BYTES_MAX, READER_BYTES_MAX, READER_LABELS_BYTES_MAX,
-        ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX, ROLLOUT_LABELS_MAX,
-        ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
+        ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX, ROLLOUT_LABELS_BYTES_MAX,
+        ROLLOUT_LABELS_MAX, ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX,
     },
     sabotage,
     time::Timestamp,
@@ -111,17 +117,6 @@ pub struct Evidence {
     pub gates: u32,
 }
 
-/// Who did something to a rollout.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Actor {
-    /// The cluster.
-    Cluster,
-    /// The holder of the root key.
-    Root,
-    /// The holder of an access key.
-    Key(KeyId),
-}
-
 /// A stage that has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedStage {
@@ -133,30 +128,24 @@ pub struct PassedStage {
     pub by: Actor,
 }
 
-/// Why a rollout does not go on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RolloutPause {
-    /// Since when.
-    pub at: Timestamp,
-    /// Who paused it.
-    pub by: Actor,
-    /// Why.
-    pub comment: String,
-}
-
 /// How far a rollout is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// When it began.
     pub begun_at: Timestamp,
-    /// Since when its present stage lasts, or goes on after a pause.
-    pub since: Timestamp,
-    /// Who has begun that stage, or let it go on.
-    pub by: Actor,
     /// The stages that have ended, in their order. The present stage is the one after them.
     pub passed: Vec<PassedStage>,
-    /// Whether it waits for somebody.
-    pub paused: Option<RolloutPause>,
+}
+
+/// A rollout that runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Running<'r> {
+    /// Its record.
+    pub rollout: &'r Rollout,
+    /// How far it is.
+    pub progress: &'r Progress,
+    /// How it goes on.
+    pub pace: &'r Pace,
 }
 
 /// What a config will be when the rollout has ended.
@@ -235,6 +224,12 @@ impl Reader {
     }
 }
 
+impl LabelValues {
+    fn text_bytes(&self) -> usize {
+        self.name.len() + self.values.iter().map(String::len).sum::<usize>()
+    }
+}
+
 impl Stage {
     /// Whether a reader matches it. `place`: that of the reader among all ([`place_of`]).
     fn has(&self, reader: &Reader, place: u16) -> bool {
@@ -309,7 +304,9 @@ impl Plan {
                     .chain(values.map(String::as_str))
                     .all(|text| is_name(text, LABEL_BYTES_MAX))
         };
-        if !stages.iter().all(has_labels) {
+        let of_labels = |stage: &Stage| stage.labels.iter().map(LabelValues::text_bytes).sum::<usize>();
+        let bytes: usize = stages.iter().map(of_labels).sum();
+        if !stages.iter().all(has_labels) || bytes > ROLLOUT_LABELS_BYTES_MAX {
             return Err(RolloutBound::Labels);
         }
         let names: BTreeSet<&str> = gates.iter().map(|gate| gate.name.as_str()).collect();
@@ -342,31 +339,6 @@ impl Rollout {
     pub fn stage(&self) -> Option<usize> {
         let passed = self.progress.as_ref()?.passed.len();
         (passed < self.plan.stages.len()).then_some(passed)
-    }
-
-    /// The present stage as an action names it; `None` before it begins.
-    #[must_use]
-    pub fn at(&self) -> Option<RolloutStage> {
-        let progress = self.progress.as_ref()?;
-        let passed = u32::try_from(progress.passed.len()).unwrap_or(u32::MAX);
-        Some(RolloutStage { edition: self.edition, passed, since: progress.since })
-    }
-
-    /// Until when the present stage lasts at least; `None` before it begins and after its last stage.
-    #[must_use]
-    pub fn stage_until(&self) -> Option<Timestamp> {
-        let stage = self.plan.stages.get(self.stage()?)?;
-        let since = self.progress.as_ref()?.since;
-        Some(Timestamp(since.0.saturating_add(u64::from(stage.for_s) * 1_000_000)))
-    }
-
-    /// Whether all stages have ended and nothing keeps it from being applied.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        let is_over = |progress: &Progress| {
-            progress.passed.len() == self.plan.stages.len() && progress.paused.is_none()
-        };
-        self.progress.as_ref().is_some_and(is_over)
     }
 
     /// Whether a reader sees the candidates. `change`: the name of its record.
@@ -409,19 +381,49 @@ impl Rollout {
     pub(super) fn bytes(&self) -> usize {
         let stage = |stage: &Stage| {
             let labels = stage.labels.iter();
-            let of = |of: &LabelValues| {
-                of.name.len() + of.values.iter().map(|value| size_of::<String>() + value.len()).sum::<usize>()
-            };
+            let of = |of: &LabelValues| of.text_bytes() + size_of_val(&of.values[..]);
             size_of::<Stage>() + labels.map(|one| size_of::<LabelValues>() + of(one)).sum::<usize>()
         };
         let stages: usize = self.plan.stages.iter().map(stage).sum();
         let gates: usize = self.plan.gates.iter().map(|gate| size_of::<GateRule>() + gate.name.len()).sum();
-        let progress = self.progress.as_ref().map_or(0, |progress| {
-            let comment = progress.paused.as_ref().map_or(0, |paused| paused.comment.len());
-            size_of_val(&progress.passed[..]) + comment
-        });
+        let progress = self.progress.as_ref().map_or(0, |progress| size_of_val(&progress.passed[..]));
         let candidates: u64 = self.candidates.iter().map(Candidate::bytes).sum();
         stages + gates + progress + usize::try_from(candidates).unwrap_or(usize::MAX)
+    }
+}
+
+impl<'r> Running<'r> {
+    /// The rollout of a change request, if it runs.
+    #[must_use]
+    pub fn of(change: &'r Change, rollout: &'r Rollout) -> Option<Self> {
+        let Phase::Rolling { pace, .. } = &change.phase else { return None };
+        Some(Self { rollout, progress: rollout.progress.as_ref()?, pace })
+    }
+
+    /// The present stage as an action names it.
+    #[must_use]
+    pub fn at(&self) -> RolloutStage {
+        let passed = u32::try_from(self.progress.passed.len()).unwrap_or(u32::MAX);
+        RolloutStage { edition: self.rollout.edition, passed, since: self.pace.since }
+    }
+
+    /// The present stage; `None` after the last one.
+    #[must_use]
+    pub fn stage(&self) -> Option<&'r Stage> {
+        self.rollout.plan.stages.get(self.rollout.stage()?)
+    }
+
+    /// Until when the present stage lasts at least; `None` after the last one.
+    #[must_use]
+    pub fn until(&self) -> Option<Timestamp> {
+        let for_us = u64::from(self.stage()?.for_s) * 1_000_000;
+        Some(Timestamp(self.pace.since.0.saturating_add(for_us)))
+    }
+
+    /// Whether all stages have ended and nothing keeps it from being applied.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.rollout.stage().is_none() && self.pace.paused.is_none()
     }
 }
 
@@ -458,7 +460,7 @@ mod tests {
         let passed = (0..passed)
             .map(|_| PassedStage { at, evidence: Evidence::default(), by: Actor::Cluster })
             .collect();
-        let progress = Some(Progress { begun_at: at, since: at, by: Actor::Cluster, passed, paused: None });
+        let progress = Some(Progress { begun_at: at, passed });
         Rollout { progress, ..Rollout::planned(1, plan(stages)) }
     }
 
@@ -535,6 +537,11 @@ mod tests {
         assert_eq!(check(vec![stage(500, &[]), stage(500, &[("a", &["b"])])]), Err(RolloutBound::EmptyStage));
         assert_eq!(check(vec![stage(1, &[("a", &[])])]), Err(RolloutBound::Labels));
         assert_eq!(check(vec![stage(1, &[("a", &["b"]), ("a", &["c"])])]), Err(RolloutBound::Labels));
+        let long: Vec<String> = (0..16).map(|number| format!("{number:0>200}")).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        let all: Vec<Stage> = (0..6).map(|number| stage(number + 1, &[("a", &long)])).collect();
+        assert_eq!(check(all[..5].to_vec()), Ok(()));
+        assert_eq!(check(all), Err(RolloutBound::Labels), "in all");
         let late = Stage { for_s: ROLLOUT_TIME_S_MAX + 1, ..stage(1, &[]) };
         assert_eq!(check(vec![late]), Err(RolloutBound::Time));
         assert_eq!(Plan { timeout_s: 0, ..plan(vec![stage(1, &[])]) }.check(), Err(RolloutBound::Time));

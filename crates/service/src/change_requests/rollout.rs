@@ -6,8 +6,9 @@ use super::PartyView;
 use crate::{request::WatchCount, rollouts::EvidenceView};
 use concord_model::{
     system::{
-        change::Party,
-        rollout::{Actor, Evidence, Plan, Rollout},
+        change::{Change, Party},
+        pace::Actor,
+        rollout::{Evidence, Plan, Rollout, Running},
     },
     time::Timestamp,
 };
@@ -103,18 +104,19 @@ pub(crate) fn party_of(state: &State, actor: &Actor) -> Option<Party> {
 /// A rollout as a client sees it, by a time of the log. `party`: how the client sees somebody.
 pub(crate) fn of(
     state: &State,
-    rollout: &Rollout,
+    (change, rollout): (&Change, &Rollout),
     now: Timestamp,
     party: &impl Fn(&Party) -> PartyView,
 ) -> RolloutView {
     let by = |actor: &Actor| party_of(state, actor).as_ref().map(party);
-    let status = rollout.progress.as_ref().map(|progress| {
+    let status = Running::of(change, rollout).map(|running| {
+        let Running { progress, pace, .. } = running;
         let passed = progress.passed.iter().map(|passed| PassedView {
             at: passed.at,
             by: by(&passed.by),
             evidence: (passed.by == Actor::Cluster).then_some(passed.evidence),
         });
-        let paused = progress.paused.as_ref().map(|paused| PauseView {
+        let paused = pace.paused.as_ref().map(|paused| PauseView {
             at: paused.at,
             by: by(&paused.by),
             comment: paused.comment.clone(),
@@ -122,25 +124,24 @@ pub(crate) fn of(
         RolloutStatus {
             stage: rollout.stage(),
             begun_at: progress.begun_at,
-            since: progress.since,
+            since: pace.since,
             paused,
             passed: passed.collect(),
             evidence: None,
             hides_details: false,
             watches: None,
-            waits_for: waits_for(rollout, now),
+            waits_for: waits_for(running, now),
         }
     });
     RolloutView { plan: rollout.plan.clone(), status }
 }
 
 /// What a rollout waits for, as far as the state tells.
-fn waits_for(rollout: &Rollout, now: Timestamp) -> Vec<&'static str> {
-    let is_paused = rollout.progress.as_ref().is_some_and(|progress| progress.paused.is_some());
+fn waits_for(running: Running<'_>, now: Timestamp) -> Vec<&'static str> {
     let waits = [
-        ("resume", is_paused),
-        ("time", rollout.stage_until().is_some_and(|until| now < until)),
-        ("end", rollout.is_complete()),
+        ("resume", running.pace.paused.is_some()),
+        ("time", running.until().is_some_and(|until| now < until)),
+        ("end", running.is_complete()),
     ];
     waits.into_iter().filter_map(|(name, is_so)| is_so.then_some(name)).collect()
 }

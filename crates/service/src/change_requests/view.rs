@@ -333,7 +333,7 @@ pub(super) fn of(
         digest: edition.digest,
         timing: edition.timing,
         scheduled,
-        rollout: state.rollout(found.id()).map(|rollout| rollout::of(state, rollout, now, &party)),
+        rollout: state.rollout(found.id()).map(|rollout| rollout::of(state, (change, rollout), now, &party)),
         definitions,
         environment,
         environments: environments_of(state, found.scope()).into_iter().collect(),

@@ -5,10 +5,7 @@ use crate::{
     membership::ClusterMembers, reload::certificate_alarms, reload::data_key_alarm, request::Alarm, slowness,
 };
 use concord_consensus::Consensus;
-use concord_model::{
-    limits::READY_STALENESS_MAX,
-    system::rollout::{Actor, Rollout},
-};
+use concord_model::{limits::READY_STALENESS_MAX, system::pace::Actor};
 use concord_state::State;
 
 /// Bypasses that wait for a review. It has their number only: who sees alarms need not see what they change.
@@ -23,13 +20,10 @@ fn unreviewed(state: &State) -> Option<Alarm> {
 
 /// Rollouts that the cluster has paused: somebody decides.
 fn rollouts_paused(state: &State) -> Option<Alarm> {
-    let is_paused = |rollout: &Rollout| {
-        let paused = rollout.progress.as_ref().and_then(|progress| progress.paused.as_ref());
-        paused.is_some_and(|paused| paused.by == Actor::Cluster)
-    };
-    let running = state.running_rollouts();
-    let paused = running.filter(|record| record.rollout().is_some_and(is_paused));
-    let ids: Vec<String> = paused.map(|record| record.name.to_string()).collect();
+    let paused = state.running_rollouts().filter(|(_, running)| {
+        running.pace.paused.as_ref().is_some_and(|paused| paused.by == Actor::Cluster)
+    });
+    let ids: Vec<String> = paused.map(|(id, _)| id.to_string()).collect();
     let message = || {
         format!(
             "the cluster has paused the rollout of {}: `concord change show ID` says why; resume or abort it",

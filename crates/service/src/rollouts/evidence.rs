@@ -232,9 +232,8 @@ impl EvidenceStore {
 
 /// Whether a rollout that runs has a gate of this name, and counts the key of a word.
 fn is_waited_for(state: &State, gate: &str, counts: impl Fn(Option<&Scope>) -> bool) -> bool {
-    state.running_rollouts().any(|record| {
-        let has_gate = |rollout: &Rollout| rollout.plan.gates.iter().any(|rule| rule.name == gate);
-        record.rollout().is_some_and(has_gate)
-            && ChangeId::parse(record.name.as_str()).is_some_and(|change| counts(scope_of(state, &change)))
+    state.running_rollouts().any(|(id, running)| {
+        running.rollout.plan.gates.iter().any(|rule| rule.name == gate)
+            && ChangeId::parse(id.as_str()).is_some_and(|change| counts(scope_of(state, &change)))
     })
 }

@@ -29,7 +29,7 @@ use concord_model::{
     sabotage,
     system::{
         change::{ChangeId, Failure},
-        rollout::{Evidence, OnFail, Rollout},
+        rollout::{Evidence, OnFail, Rollout, Running},
     },
     time::Timestamp,
 };
@@ -126,9 +126,9 @@ impl RolloutTask {
         let running = self.running(&state);
         let mut steps: Vec<(ChangeId, RolloutStage, Step)> = running
             .iter()
-            .filter_map(|(id, rollout, is_heard)| {
-                let known = self.known(&state, id, rollout, *is_heard);
-                Some((id.clone(), rollout.at()?, next_step(rollout, &known)?))
+            .filter_map(|(id, running, is_heard)| {
+                let known = self.known(&state, id, running.rollout, *is_heard);
+                Some((id.clone(), running.at(), next_step(*running, &known)?))
             })
             .collect();
         steps.sort_by_key(|(.., step)| match step {
@@ -145,22 +145,19 @@ impl RolloutTask {
     }
 
     /// Those that run, and whether their readers have been heard.
-    fn running<'s>(&self, state: &'s State) -> Vec<(ChangeId, &'s Rollout, bool)> {
+    fn running<'s>(&self, state: &'s State) -> Vec<(ChangeId, Running<'s>, bool)> {
         let mut progress = self.progress();
         let is_new = !std::mem::replace(&mut progress.leads, true);
         let now = Instant::now();
         let mut running = Vec::new();
-        for record in state.running_rollouts() {
-            let Some(rollout) = record.rollout() else { continue };
-            let (Some(id), Some(at)) = (ChangeId::parse(record.name.as_str()), rollout.at()) else {
-                continue;
-            };
+        for (id, one) in state.running_rollouts() {
+            let Some(id) = ChangeId::parse(id.as_str()) else { continue };
             if is_new {
-                progress.inherited.insert(id.clone(), (at.since, now + HEAR));
+                progress.inherited.insert(id.clone(), (one.pace.since, now + HEAR));
             }
-            let of_before = progress.inherited.get(&id).filter(|(since, _)| *since == at.since);
+            let of_before = progress.inherited.get(&id).filter(|(since, _)| *since == one.pace.since);
             let is_heard = of_before.is_none_or(|(_, until)| *until <= now);
-            running.push((id, rollout, is_heard));
+            running.push((id, one, is_heard));
         }
         progress.inherited.retain(|id, _| running.iter().any(|(running, ..)| running == id));
         running
@@ -204,8 +201,8 @@ impl RolloutTask {
 }
 
 /// What is to be done with a rollout. A person's pause does not keep a failure from taking it back.
-fn next_step(rollout: &Rollout, known: &Known) -> Option<Step> {
-    let (plan, progress) = (&rollout.plan, rollout.progress.as_ref()?);
+fn next_step(running: Running<'_>, known: &Known) -> Option<Step> {
+    let (plan, pace) = (&running.rollout.plan, running.pace);
     let Known { evidence, bad_gate, now, is_heard, is_approved } = known;
     let failure = if evidence.failed > plan.max_failed {
         Some(format!("{} readers have failed, more than `max_failed`, {}", evidence.failed, plan.max_failed))
@@ -215,16 +212,16 @@ fn next_step(rollout: &Rollout, known: &Known) -> Option<Step> {
     if let Some(text) = failure {
         return match plan.on_fail {
             OnFail::Abort => Some(Step::Abort(text)),
-            OnFail::Pause => progress.paused.is_none().then_some(Step::Pause(text)),
+            OnFail::Pause => pace.paused.is_none().then_some(Step::Pause(text)),
         };
     }
-    if progress.paused.is_some() {
+    if pace.paused.is_some() {
         return None;
     }
     if !is_approved {
         return Some(Step::Pause("the change request is rejected, or lacks an approval".into()));
     }
-    let (stage, until) = (plan.stages.get(rollout.stage()?)?, rollout.stage_until()?);
+    let (stage, until) = (running.stage()?, running.until()?);
     let now = now.filter(|now| *now >= until || sabotage::is("stage-early"))?;
     let gates = u32::try_from(plan.gates.len()).unwrap_or(u32::MAX);
     let is_well = (evidence.healthy >= stage.min_healthy && evidence.gates == gates)
@@ -245,21 +242,32 @@ fn next_step(rollout: &Rollout, known: &Known) -> Option<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use concord_model::system::rollout::{
-        Actor, GateRule, PassedStage, Plan, Progress as RolloutProgress, RolloutPause, Stage,
+    use concord_model::system::{
+        pace::{Actor, Pace, RolloutPause},
+        rollout::{GateRule, PassedStage, Plan, Progress as RolloutProgress, Stage},
     };
 
     const SECOND: u64 = 1_000_000;
 
-    fn rollout(on_fail: OnFail) -> Rollout {
+    struct One {
+        rollout: Rollout,
+        pace: Pace,
+    }
+
+    fn step(one: &One, known: &Known) -> Option<Step> {
+        let progress = one.rollout.progress.as_ref().unwrap();
+        next_step(Running { rollout: &one.rollout, progress, pace: &one.pace }, known)
+    }
+
+    fn rollout(on_fail: OnFail) -> One {
         let stage = |share| Stage { labels: Vec::new(), share, for_s: 10, min_healthy: 2 };
         let gates = vec![GateRule { name: "errors".into(), fresh_s: 60 }];
         let plan =
             Plan { stages: vec![stage(500), stage(10_000)], max_failed: 1, gates, on_fail, timeout_s: 100 };
         let at = Timestamp(5 * SECOND);
-        let progress =
-            RolloutProgress { begun_at: at, since: at, by: Actor::Root, passed: Vec::new(), paused: None };
-        Rollout { progress: Some(progress), ..Rollout::planned(1, plan) }
+        let progress = RolloutProgress { begun_at: at, passed: Vec::new() };
+        let rollout = Rollout { progress: Some(progress), ..Rollout::planned(1, plan) };
+        One { rollout, pace: Pace { since: at, by: Actor::Root, paused: None } }
     }
 
     fn known(now_s: u64, healthy: u32, failed: u32, gates: u32) -> Known {
@@ -275,41 +283,41 @@ mod tests {
     #[test]
     fn a_stage_ends_after_its_time_with_its_evidence_and_a_confirmed_time() {
         let one = rollout(OnFail::Abort);
-        assert!(is_advance(next_step(&one, &known(15, 2, 1, 1))));
-        assert_eq!(next_step(&one, &known(14, 2, 0, 1)), None, "its time");
-        assert_eq!(next_step(&one, &known(15, 1, 0, 1)), None, "its readers");
-        assert_eq!(next_step(&one, &known(15, 2, 0, 0)), None, "its gate");
-        assert_eq!(next_step(&one, &Known { now: None, ..known(15, 2, 0, 1) }), None, "no confirmed time");
-        assert_eq!(next_step(&one, &Known { is_heard: false, ..known(15, 2, 0, 1) }), None, "a new leader");
-        assert!(matches!(next_step(&one, &known(115, 1, 0, 1)), Some(Step::Pause(_))), "for too long");
+        assert!(is_advance(step(&one, &known(15, 2, 1, 1))));
+        assert_eq!(step(&one, &known(14, 2, 0, 1)), None, "its time");
+        assert_eq!(step(&one, &known(15, 1, 0, 1)), None, "its readers");
+        assert_eq!(step(&one, &known(15, 2, 0, 0)), None, "its gate");
+        assert_eq!(step(&one, &Known { now: None, ..known(15, 2, 0, 1) }), None, "no confirmed time");
+        assert_eq!(step(&one, &Known { is_heard: false, ..known(15, 2, 0, 1) }), None, "a new leader");
+        assert!(matches!(step(&one, &known(115, 1, 0, 1)), Some(Step::Pause(_))), "for too long");
         let rejected = Known { is_approved: false, ..known(6, 2, 0, 1) };
-        assert!(matches!(next_step(&one, &rejected), Some(Step::Pause(_))), "somebody has rejected it");
+        assert!(matches!(step(&one, &rejected), Some(Step::Pause(_))), "somebody has rejected it");
     }
 
     #[test]
     fn failures_end_it_at_once_whatever_the_time_is_and_whether_it_is_paused() {
         let mut paused = rollout(OnFail::Abort);
         let by_person = RolloutPause { at: Timestamp(1), by: Actor::Root, comment: String::new() };
-        paused.progress.as_mut().unwrap().paused = Some(by_person);
+        paused.pace.paused = Some(by_person);
         let unconfirmed = |known: Known| Known { now: None, is_heard: false, ..known };
-        for one in [rollout(OnFail::Abort), paused.clone()] {
-            assert!(matches!(next_step(&one, &unconfirmed(known(0, 0, 2, 0))), Some(Step::Abort(_))));
+        for one in [&rollout(OnFail::Abort), &paused] {
+            assert!(matches!(step(one, &unconfirmed(known(0, 0, 2, 0))), Some(Step::Abort(_))));
             let gate = Known { bad_gate: Some("errors".into()), ..unconfirmed(known(0, 9, 0, 0)) };
-            assert!(matches!(next_step(&one, &gate), Some(Step::Abort(_))));
+            assert!(matches!(step(one, &gate), Some(Step::Abort(_))));
         }
-        assert_eq!(next_step(&paused, &known(500, 9, 0, 1)), None, "a paused one waits");
+        assert_eq!(step(&paused, &known(500, 9, 0, 1)), None, "a paused one waits");
         let mut pausing = rollout(OnFail::Pause);
-        assert!(matches!(next_step(&pausing, &known(6, 0, 2, 0)), Some(Step::Pause(_))));
-        pausing.progress = paused.progress;
-        assert_eq!(next_step(&pausing, &known(6, 0, 2, 0)), None, "once");
+        assert!(matches!(step(&pausing, &known(6, 0, 2, 0)), Some(Step::Pause(_))));
+        pausing.pace = paused.pace;
+        assert_eq!(step(&pausing, &known(6, 0, 2, 0)), None, "once");
     }
 
     #[test]
     fn a_rollout_whose_stages_have_ended_is_left_to_the_apply() {
         let mut one = rollout(OnFail::Abort);
         let passed = PassedStage { at: Timestamp(1), evidence: Evidence::default(), by: Actor::Cluster };
-        one.progress.as_mut().unwrap().passed = vec![passed.clone(), passed];
-        assert_eq!(next_step(&one, &known(500, 9, 0, 1)), None);
-        assert!(matches!(next_step(&one, &known(500, 9, 2, 1)), Some(Step::Abort(_))), "until it is applied");
+        one.rollout.progress.as_mut().unwrap().passed = vec![passed.clone(), passed];
+        assert_eq!(step(&one, &known(500, 9, 0, 1)), None);
+        assert!(matches!(step(&one, &known(500, 9, 2, 1)), Some(Step::Abort(_))), "until it is applied");
     }
 }

@@ -594,7 +594,7 @@ impl State {
 }
 
 /// What one sender may take of something that all share: half of what the others leave.
-fn fair_part(most: u64, of_others: u64) -> u64 {
+pub(super) fn fair_part(most: u64, of_others: u64) -> u64 {
     most.saturating_sub(of_others) / 2
 }
 

@@ -441,6 +441,16 @@ impl ChangeRecords {
         self.running.len()
     }
 
+    /// How many rollouts run of the sender of an edition.
+    pub(super) fn running_of(&self, edition: &Edition) -> u64 {
+        let sender = Counted::sender_of(edition);
+        let is_own = |id: &&Key| {
+            let change = self.get(id.as_str()).and_then(|record| record.change());
+            change.is_some_and(|change| Counted::sender_of(&change.edition) == sender)
+        };
+        self.running().filter(is_own).count() as u64
+    }
+
     /// The change request whose rollout has a config, or with `None` any config of the definition.
     pub(super) fn rollout_with(&self, definition: u64, key: Option<&Key>) -> Option<&Key> {
         if self.in_rollout.is_empty() {

@@ -10,12 +10,12 @@
 //! It ends as any change request does: it is applied by the cluster after its last stage, or closed.
 //!
 //! **Invariants:** a rollout has a record of its own exactly while its change request is pending, and runs exactly while
-//! that is rolling. A config is in one rollout at most, and nothing else changes it meanwhile, nor the schema, the unique
+//! that is rolling. The record, which has the candidates, is written when readers come in or go out, and no more often. A config is in one rollout at most, and nothing else changes it meanwhile, nor the schema, the unique
 //! fields or the existence of its definition.
 
 use std::sync::Arc;
 
-use super::decide::ActionContext;
+use super::decide::{ActionContext, fair_part};
 use crate::{Edit, State, apply::EntryContext, environment::ChangeTime};
 use concord_model::{
     access_key::Author,
@@ -27,7 +27,8 @@ use concord_model::{
     system::{
         SystemBody, SystemRecord,
         change::{Change, ChangeDigest, ChangeId, Phase, Scope},
-        rollout::{Actor, Candidate, Evidence, PassedStage, Plan, Progress, Reader, Rollout, RolloutPause},
+        pace::{Actor, Pace, RolloutPause},
+        rollout::{Candidate, Evidence, PassedStage, Plan, Progress, Reader, Rollout, Running},
     },
     time::Timestamp,
 };
@@ -54,11 +55,12 @@ fn actor(author: &Author) -> Actor {
 /// Whether a reader is in the next stage and this node's clock says that the present one is over, for the bug
 /// `stage-by-own-clock`.
 #[cfg(feature = "sabotage")]
-fn is_in_by_own_clock(rollout: &Rollout, change: &ChangeId, reader: &Reader) -> bool {
-    let is_over = rollout.stage_until().is_some_and(|until| until <= sabotage::clock());
-    let mut next = rollout.clone();
-    if let (Some(progress), true) = (&mut next.progress, is_over && sabotage::is("stage-by-own-clock")) {
-        let (at, evidence, by) = (progress.since, Evidence::default(), Actor::Cluster);
+fn is_in_by_own_clock(running: Option<Running<'_>>, change: &ChangeId, reader: &Reader) -> bool {
+    let Some(running) = running.filter(|_| sabotage::is("stage-by-own-clock")) else { return false };
+    let is_over = running.until().is_some_and(|until| until <= sabotage::clock());
+    let mut next = running.rollout.clone();
+    if let (Some(progress), true) = (&mut next.progress, is_over) {
+        let (at, evidence, by) = (running.pace.since, Evidence::default(), Actor::Cluster);
         progress.passed.push(PassedStage { at, evidence, by });
         return next.has(change, reader);
     }
@@ -67,21 +69,17 @@ fn is_in_by_own_clock(rollout: &Rollout, change: &ChangeId, reader: &Reader) -> 
 
 /// Never in this build.
 #[cfg(not(feature = "sabotage"))]
-const fn is_in_by_own_clock(_: &Rollout, _: &ChangeId, _: &Reader) -> bool {
+const fn is_in_by_own_clock(_: Option<Running<'_>>, _: &ChangeId, _: &Reader) -> bool {
     false
 }
 
 /// Rejects the end of a stage that lacks its time or its evidence.
-fn expect_evidence(
-    (plan, stage): (&Plan, usize),
-    progress: &Progress,
-    (at, evidence): (Timestamp, Evidence),
-) -> Result<(), Rejection> {
-    let stage = plan.stages.get(stage).ok_or(Rejection::RolloutStage)?;
-    if progress.paused.is_some() {
+fn expect_evidence(running: Running<'_>, at: Timestamp, evidence: Evidence) -> Result<(), Rejection> {
+    let plan = &running.rollout.plan;
+    let (stage, until) = running.stage().zip(running.until()).ok_or(Rejection::RolloutStage)?;
+    if running.pace.paused.is_some() {
         return Err(Rejection::RolloutWaits(RolloutWait::Paused));
     }
-    let until = Timestamp(progress.since.0.saturating_add(u64::from(stage.for_s) * 1_000_000));
     if at < until && !sabotage::is("stage-early") {
         return Err(Rejection::RolloutWaits(RolloutWait::Time(until)));
     }
@@ -140,9 +138,18 @@ impl State {
         self.changes.rollouts()
     }
 
-    /// The records of those that run.
-    pub fn running_rollouts(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
-        self.changes.running().filter_map(|id| self.rollout_record(id.as_str()))
+    /// Those that run, by the id of their change request.
+    pub fn running_rollouts(&self) -> impl Iterator<Item = (&Key, Running<'_>)> {
+        self.changes.running().filter_map(|id| {
+            let change = self.change_record(id.as_str())?.change()?;
+            Some((id, Running::of(change, self.rollout_record(id.as_str())?.rollout()?)?))
+        })
+    }
+
+    /// The rollout of a change request, if it runs.
+    #[must_use]
+    pub fn running_rollout(&self, change: &ChangeId) -> Option<Running<'_>> {
+        Running::of(self.change(change)?, self.rollout(change)?)
     }
 
     /// The candidate of a config that a reader sees. Costs one comparison while no rollout runs.
@@ -151,7 +158,8 @@ impl State {
         let id = self.changes.rollout_with(definition, Some(key))?;
         let rollout = self.rollout_record(id.as_str())?.rollout()?;
         let change = ChangeId::parse(id.as_str())?;
-        let is_in = rollout.has(&change, reader) || is_in_by_own_clock(rollout, &change, reader);
+        let is_in = rollout.has(&change, reader)
+            || is_in_by_own_clock(self.running_rollout(&change), &change, reader);
         let candidate = rollout.candidate(definition, key).filter(|_| is_in)?;
         if sabotage::is("rollout-torn") && rollout.candidates.first() != Some(candidate) {
             return None;
@@ -184,11 +192,11 @@ impl State {
 
     /// Whether a change request may be applied as far as its rollout is concerned.
     pub(super) fn expect_rolled_out(&self, id: &ChangeId, author: &Author) -> Result<(), Rejection> {
-        match self.rollout(id) {
-            None => Ok(()),
-            Some(rollout) if rollout.is_complete() && *author == Author::Cluster => Ok(()),
-            Some(rollout) if rollout.is_running() => Err(Rejection::RolloutActive { change: id.clone() }),
-            Some(_) => Err(Rejection::RolloutStage),
+        match (self.rollout(id), self.running_rollout(id)) {
+            (None, _) => Ok(()),
+            (_, Some(running)) if running.is_complete() && *author == Author::Cluster => Ok(()),
+            (_, Some(_)) => Err(Rejection::RolloutActive { change: id.clone() }),
+            (Some(_), None) => Err(Rejection::RolloutStage),
         }
     }
 
@@ -247,7 +255,9 @@ impl State {
             return Err(Rejection::RolloutInvalid(RolloutBound::NotUpdates));
         };
         self.frozen_definitions(time, definitions).map_or(Ok(()), Err)?;
-        if self.changes.running_count() >= ROLLOUTS_MAX as u64 {
+        let (all, own) = (self.changes.running_count(), self.changes.running_of(&change.edition));
+        let most = ROLLOUTS_MAX as u64;
+        if all >= most || own >= fair_part(most, all - own).max(1) {
             return Err(Rejection::TooManyRollouts);
         }
         self.expect_candidates(id, candidates)?;
@@ -274,13 +284,14 @@ impl State {
             | Phase::Applied { .. }
             | Phase::Closed { .. } => None,
         };
+        let begun_at = entry.at;
+        let pace = Pace { since: begun_at, by: actor(author), paused: None };
         let by = self.party(author).map(|by| by.party);
-        let phase = Phase::Rolling { by, at: entry.at, scheduled_by };
+        let phase = Phase::Rolling { by, at: begun_at, scheduled_by, pace };
         let text = Arc::clone(&before.text);
         let record = context.bounded(Some(&before), Change { phase, ..change.clone() }, &text)?;
         self.put_change(Some(before), Some(record), edits);
-        let (begun_at, by) = (entry.at, actor(author));
-        let progress = Progress { begun_at, since: begun_at, by, passed: Vec::new(), paused: None };
+        let progress = Progress { begun_at, passed: Vec::new() };
         let running = Rollout { progress: Some(progress), candidates: candidates.to_vec(), ..rollout };
         self.put_rollout(context, running, edits);
         Ok(entry.applied(StepOutcome::Changed))
@@ -310,33 +321,21 @@ impl State {
     }
 
     /// The rollout that an action names, if it runs and is at that stage.
-    fn expect_stage(
-        &self,
-        id: &ChangeId,
-        at: RolloutStage,
-    ) -> Result<(Arc<SystemRecord>, Rollout, Progress), Rejection> {
-        let before = self.expect_change(id)?;
-        if !before.change().is_some_and(Change::is_rolling) {
-            return Err(Rejection::RolloutStage);
-        }
-        let rollout = self.rollout(id).ok_or(Rejection::RolloutStage)?;
-        let progress = rollout.progress.as_ref().filter(|_| rollout.at() == Some(at));
-        let progress = progress.ok_or(Rejection::RolloutStage)?.clone();
-        Ok((before, rollout.clone(), progress))
+    fn expect_stage(&self, id: &ChangeId, at: RolloutStage) -> Result<Running<'_>, Rejection> {
+        self.expect_change(id)?;
+        self.running_rollout(id).filter(|running| running.at() == at).ok_or(Rejection::RolloutStage)
     }
 
-    /// Puts the progress of a rollout. Its change request gets the revision: who follows it learns of the step.
-    fn step_rollout(
-        &mut self,
-        context: ActionContext<'_>,
-        (before, rollout): (Arc<SystemRecord>, Rollout),
-        progress: Progress,
-        edits: &mut Vec<Edit>,
-    ) -> Outcome {
-        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
-        let record = context.bounded(Some(&before), change.clone(), &Arc::clone(&before.text))?;
+    /// Lets a rollout go on in another way. Its change request gets the revision: who follows it learns of the step.
+    fn set_pace(&mut self, context: ActionContext<'_>, pace: Pace, edits: &mut Vec<Edit>) -> Outcome {
+        let before = self.expect_change(context.id)?;
+        let mut change = before.change().ok_or(Rejection::ChangeNotFound)?.clone();
+        let Phase::Rolling { pace: of_change, .. } = &mut change.phase else {
+            return Err(Rejection::RolloutStage);
+        };
+        *of_change = pace;
+        let record = context.bounded(Some(&before), change, &Arc::clone(&before.text))?;
         self.put_change(Some(before), Some(record), edits);
-        self.put_rollout(context, Rollout { progress: Some(progress), ..rollout }, edits);
         Ok(context.entry.applied(StepOutcome::Changed))
     }
 
@@ -349,9 +348,9 @@ impl State {
         edits: &mut Vec<Edit>,
     ) -> Outcome {
         let (entry, author) = (context.entry, &context.proposal.author);
-        let (before, rollout, mut progress) = self.expect_stage(context.id, at)?;
-        let stage = rollout.stage().ok_or(Rejection::RolloutStage)?;
-        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        let running = self.expect_stage(context.id, at)?;
+        running.stage().ok_or(Rejection::RolloutStage)?;
+        let change = self.change(context.id).ok_or(Rejection::ChangeNotFound)?;
         // No more readers see what is rejected, or lacks an approval by now, whoever ends the stage.
         self.approvals(change).refused().map_or(Ok(()), Err)?;
         if let Scope::Definitions(definitions) = &change.edition.scope {
@@ -359,11 +358,15 @@ impl State {
             self.frozen_definitions(time, definitions).map_or(Ok(()), Err)?;
         }
         if *author == Author::Cluster {
-            expect_evidence((&rollout.plan, stage), &progress, (entry.at, evidence))?;
+            expect_evidence(running, entry.at, evidence)?;
         }
+        let mut progress = running.progress.clone();
         progress.passed.push(PassedStage { at: entry.at, evidence, by: actor(author) });
-        let progress = Progress { since: entry.at, by: actor(author), paused: None, ..progress };
-        self.step_rollout(context, (before, rollout), progress, edits)
+        let rollout = Rollout { progress: Some(progress), ..running.rollout.clone() };
+        let pace = Pace { since: entry.at, by: actor(author), paused: None };
+        let applied = self.set_pace(context, pace, edits)?;
+        self.put_rollout(context, rollout, edits);
+        Ok(applied)
     }
 
     /// Lets a rollout wait for somebody.
@@ -374,13 +377,13 @@ impl State {
         comment: &str,
         edits: &mut Vec<Edit>,
     ) -> Outcome {
-        let (before, rollout, progress) = self.expect_stage(context.id, at)?;
-        if progress.paused.is_some() {
+        let pace = self.expect_stage(context.id, at)?.pace.clone();
+        if pace.paused.is_some() {
             return Err(Rejection::RolloutWaits(RolloutWait::Paused));
         }
         let (at, by) = (context.entry.at, actor(&context.proposal.author));
         let paused = Some(RolloutPause { at, by, comment: comment.to_owned() });
-        self.step_rollout(context, (before, rollout), Progress { paused, ..progress }, edits)
+        self.set_pace(context, Pace { paused, ..pace }, edits)
     }
 
     /// Lets a rollout that waits go on.
@@ -390,21 +393,20 @@ impl State {
         at: RolloutStage,
         edits: &mut Vec<Edit>,
     ) -> Outcome {
-        let (before, rollout, progress) = self.expect_stage(context.id, at)?;
-        if progress.paused.is_none() {
+        if self.expect_stage(context.id, at)?.pace.paused.is_none() {
             return Err(Rejection::RolloutStage);
         }
-        let change = before.change().ok_or(Rejection::ChangeNotFound)?;
+        let change = self.change(context.id).ok_or(Rejection::ChangeNotFound)?;
         self.approvals(change).refused().map_or(Ok(()), Err)?;
         let by = actor(&context.proposal.author);
-        let progress = Progress { since: context.entry.at, by, paused: None, ..progress };
-        self.step_rollout(context, (before, rollout), progress, edits)
+        self.set_pace(context, Pace { since: context.entry.at, by, paused: None }, edits)
     }
 
     /// Ends every rollout that runs, without its change request: nobody sees a candidate any more. Their change requests are
     /// held by the same entry.
     pub(super) fn hold_rollouts(&mut self, context: EntryContext, edits: &mut Vec<Edit>) {
-        let running: Vec<Arc<SystemRecord>> = self.running_rollouts().cloned().collect();
+        let running = |record: &&Arc<SystemRecord>| record.rollout().is_some_and(Rollout::is_running);
+        let running: Vec<Arc<SystemRecord>> = self.rollouts().filter(running).cloned().collect();
         for before in running {
             let Some(rollout) = before.rollout() else { continue };
             let planned = Rollout::planned(rollout.edition, rollout.plan.clone());

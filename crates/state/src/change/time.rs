@@ -92,10 +92,8 @@ impl State {
         };
         let unasked = self.changes.due_unasked(now, is_free);
         let applies = applies.chain(unasked.filter_map(move |(_, at, id)| found(Deed::Apply, *at, id)));
-        let rolled_out = self.running_rollouts().filter_map(move |record| {
-            let rollout = record.rollout().filter(|rollout| rollout.is_complete())?;
-            found(Deed::Apply, rollout.progress.as_ref()?.since, &record.name)
-        });
+        let complete = self.running_rollouts().filter(|(_, running)| running.is_complete());
+        let rolled_out = complete.filter_map(move |(id, running)| found(Deed::Apply, running.pace.since, id));
         let is_ready = move |due: &Due<'_>| {
             let change = due.record.change();
             let is_over =

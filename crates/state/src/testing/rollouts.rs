@@ -99,10 +99,7 @@ impl Rolling<'_> {
 
     /// Ends its present stage, as a person.
     pub fn advance(&self, state: &State, at: Timestamp) -> Proposal {
-        let rollout = state.rollout(&self.id).expect("it runs");
-        let progress = rollout.progress.as_ref().expect("it runs");
-        let passed = u32::try_from(progress.passed.len()).expect("few stages");
-        let stage = concord_model::command::RolloutStage { edition: 1, passed, since: progress.since };
+        let stage = state.running_rollout(&self.id).expect("it runs").at();
         self.action(at, ChangeAction::AdvanceRollout { at: stage, evidence: Evidence::default() })
     }
 

@@ -279,7 +279,7 @@ impl DueChanges {
         let (deed, id, edition) = one;
         let code = failure.code.clone();
         let state = consensus.state();
-        let rolling = state.rollout(id).and_then(Rollout::at);
+        let rolling = state.running_rollout(id).map(|running| running.at());
         let (what, action) = match (deed, rolling) {
             // Its readers run with it: somebody decides whether it is taken back.
             (Deed::Apply, Some(at)) => {
@@ -483,7 +483,9 @@ fn is_to_be_applied(state: &State, found: &FoundChange<'_>) -> bool {
             let has = |(needed, counted): &(u8, u8)| counted >= needed;
             !is_rejected(found.change) && approvals_of(state, found.change).iter().all(has)
         }
-        Phase::Rolling { .. } => state.rollout(&found.id).is_some_and(Rollout::is_complete),
+        Phase::Rolling { .. } => {
+            state.running_rollout(&found.id).is_some_and(|running| running.is_complete())
+        }
         Phase::Held | Phase::Applied { .. } | Phase::Closed { .. } => false,
     }
 }

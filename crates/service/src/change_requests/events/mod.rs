@@ -168,6 +168,8 @@ fn deed<'a>(before: Option<&Change>, after: &'a Change) -> Deed<'a> {
             // Only an edition opens one that was held or scheduled.
             Phase::Open => done("change_request_edited", sender),
             Phase::Scheduled { by, .. } => done("change_request_scheduled", Some(by)),
+            // What is done to one that rolls is told by its rollout.
+            Phase::Rolling { .. } if before.is_rolling() => done(UPDATED, None),
             Phase::Rolling { by, .. } => done("change_request_begun", by.as_ref()),
             Phase::Held => done("change_request_held", None),
             Phase::Applied { by, .. } => done("change_request_applied", by.as_ref()),

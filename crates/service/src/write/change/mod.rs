@@ -325,7 +325,7 @@ fn steered(
     if !found.change.is_pending() {
         return Err(Rejection::ChangeClosed.into());
     }
-    let at = state.rollout(found.id()).and_then(Rollout::at).filter(|_| found.change.is_rolling());
+    let at = state.running_rollout(found.id()).map(|running| running.at());
     let at = at.filter(|at| stage.is_none_or(|stage| stage == at.passed));
     let at = at.ok_or(Rejection::RolloutStage)?;
     let comment = comment.to_owned();

@@ -9,8 +9,9 @@ use concord_model::{
     limits::ROLLOUTS_MAX,
     system::{
         change::{ApplyMode, Failure, Window},
+        pace::Actor,
         rollout::{
-            Actor, Candidate, Evidence, GateRule, LabelValues, OnFail, Plan, Reader, Rollout, SHARE_ALL,
+            Candidate, Evidence, GateRule, LabelValues, OnFail, Plan, Reader, Rollout, Running, SHARE_ALL,
             Stage as RollingStage, StagedEdition,
         },
     },
@@ -124,10 +125,7 @@ impl ChangeWorld {
     }
 
     fn stage_of(&self, number: u64) -> RolloutStage {
-        let rollout = self.state.rollout(&id(number)).unwrap();
-        let progress = rollout.progress.as_ref().unwrap();
-        let passed = u32::try_from(progress.passed.len()).unwrap();
-        RolloutStage { edition: rollout.edition, passed, since: progress.since }
+        self.state.running_rollout(&id(number)).unwrap().at()
     }
 
     fn advance(&mut self, who: &str, number: u64, evidence: Evidence) -> Result<(), Rejection> {
@@ -381,12 +379,16 @@ fn a_person_pauses_a_rollout_lets_it_go_on_and_ends_a_stage() {
     assert_eq!(world.advance("cluster", 1, WELL), waits(until), "the time of the stage begins again");
     world.pause("dan", 1).unwrap();
     world.advance("dan", 1, Evidence::default()).unwrap();
-    let rollout = world.state.rollout(&id(1)).unwrap().clone();
-    let progress = rollout.progress.unwrap();
+    let Running { progress, pace, .. } = world.state.running_rollout(&id(1)).unwrap();
     assert_eq!(progress.passed[0].by, Actor::Key(key_id("dan")));
-    assert_eq!((progress.passed[0].evidence, progress.paused), (Evidence::default(), None));
+    assert_eq!((progress.passed[0].evidence, &pace.paused), (Evidence::default(), &None));
+    let record = world.state.rollout_record(id(1).as_str()).cloned();
     world.pause("dan", 1).unwrap();
-    assert!(!world.state.rollout(&id(1)).unwrap().is_complete());
+    world.resume("dan", 1).unwrap();
+    world.pause("dan", 1).unwrap();
+    let now = world.state.rollout_record(id(1).as_str()).cloned();
+    assert!(Arc::ptr_eq(&record.unwrap(), &now.unwrap()), "a pause does not write the candidates again");
+    assert!(!world.state.running_rollout(&id(1)).unwrap().is_complete());
     world.advance("root", 1, Evidence::default()).unwrap();
     world.pause("dan", 1).unwrap();
     assert_eq!(world.end("cluster", 1), active(1), "it waits for somebody before it is applied, too");
@@ -478,14 +480,19 @@ fn only_so_many_rollouts_run() {
     for name in &names {
         world.done("root", put_data(name, "{}"));
     }
-    let people = ATTESTED.iter().cycle();
-    for (number, (name, (who, _))) in (1..).zip(names.iter().zip(people)) {
-        let staged = world.staged_edition(Timing::default(), &[name], plan());
-        world.try_to(who, number, ChangeAction::CreateStaged(staged)).unwrap();
-        let candidates = world.candidates(&[name]);
-        let begun = world.begin_with("dan", number, candidates);
-        let is_last = names.last() == Some(name);
-        assert_eq!(begun, if is_last { Err(Rejection::TooManyRollouts) } else { Ok(()) });
+    // Of what the others leave, each gets a half, and one at least.
+    let most = [("ann", 32), ("bob", 16), ("cid", 8), ("dan", 4), ("bot", 2), ("eve", 1), ("root", 1)];
+    let mut configs = (1..).zip(&names);
+    for (place, (who, most)) in (1000..).zip(most) {
+        for count in 1..=most + 1 {
+            let (number, name) = if count > most { (place, &names[0]) } else { configs.next().unwrap() };
+            let staged = world.staged_edition(Timing::default(), &[name], plan());
+            world.try_to(who, number, ChangeAction::CreateStaged(staged)).unwrap();
+            let candidates = world.candidates(&[name]);
+            let begun = world.begin_with("root", number, candidates);
+            assert_eq!(begun, if count > most { Err(Rejection::TooManyRollouts) } else { Ok(()) }, "{who}");
+        }
+        world.try_to(who, place, ChangeAction::Withdraw { comment: String::new() }).unwrap();
     }
     assert_eq!(world.state.running_rollouts().count(), ROLLOUTS_MAX);
     world.expect_rebuilt();

@@ -56,11 +56,8 @@ impl ChangeWorld {
 
     /// Something that may happen to one of the rollouts that run, or to a config.
     fn any_step(&self, number: u64, rng: &mut fastrand::Rng) -> Proposal {
-        let running: Vec<ChangeId> = self
-            .state
-            .running_rollouts()
-            .filter_map(|record| ChangeId::parse(record.name.as_str()))
-            .collect();
+        let running: Vec<ChangeId> =
+            self.state.running_rollouts().filter_map(|(id, _)| ChangeId::parse(id.as_str())).collect();
         let Some(one) = rng.choice(&running) else {
             let name = CONFIGS[rng.usize(..3)];
             let delete =
