@@ -37,7 +37,6 @@ use concord_model::{
     system::{
         SystemRecord,
         change::{ChangeId, Failure, Party, Phase},
-        rollout::Rollout,
     },
     time::Timestamp,
 };

@@ -51,7 +51,7 @@ use concord_model::{
     patch::Patch,
     system::{
         change::{self, AppliedWith, ChangeId, NewVote, Opinion, Phase, Scope, Timing},
-        rollout::{Evidence, Plan, Rollout, StagedEdition},
+        rollout::{Evidence, Plan, StagedEdition},
     },
     time::Timestamp,
 };
