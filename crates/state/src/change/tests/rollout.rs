@@ -492,7 +492,7 @@ fn only_so_many_rollouts_run() {
             let begun = world.begin_with("root", number, candidates);
             assert_eq!(begun, if count > most { Err(Rejection::TooManyRollouts) } else { Ok(()) }, "{who}");
         }
-        world.try_to(who, place, ChangeAction::Withdraw { comment: String::new() }).unwrap();
+        world.act(who, place, withdraw()).unwrap();
     }
     assert_eq!(world.state.running_rollouts().count(), ROLLOUTS_MAX);
     world.expect_rebuilt();
