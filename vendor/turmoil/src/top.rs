@@ -19,6 +19,9 @@ pub(crate) struct Topology {
     /// Specific configuration overrides between specific hosts.
     links: IndexMap<Pair, Link>,
 
+    /// The places of the links of each host.
+    links_of: IndexMap<IpAddr, Vec<usize>>,
+
     /// We don't use a Rt for async. Right now, we just use it to tick time
     /// forward in the same way we do it elsewhere. We'd like to represent
     /// network state with async in the future.
@@ -188,6 +191,7 @@ impl Topology {
         Topology {
             config,
             links: IndexMap::new(),
+            links_of: IndexMap::new(),
             rt: Rt::no_software(),
         }
     }
@@ -196,7 +200,11 @@ impl Topology {
     pub(crate) fn register(&mut self, a: IpAddr, b: IpAddr) {
         let pair = Pair::new(a, b);
         let link = Link::new(self.rt.now(), self.config.retransmission);
-        assert!(self.links.insert(pair, link).is_none());
+        let (place, before) = self.links.insert_full(pair, link);
+        assert!(before.is_none());
+        for host in [a, b] {
+            self.links_of.entry(host).or_default().push(place);
+        }
     }
 
     pub(crate) fn set_max_message_latency(&mut self, value: Duration) {
@@ -262,8 +270,9 @@ impl Topology {
 
     // Move messages from any network links to the `dst` host.
     pub(crate) fn deliver_messages(&mut self, rand: &mut dyn RngCore, dst: &mut Host) {
-        for (pair, link) in &mut self.links {
-            if link.waiting > 0 && (pair.0 == dst.addr || pair.1 == dst.addr) {
+        for place in self.links_of.get(&dst.addr).into_iter().flatten() {
+            let link = &mut self.links[*place];
+            if link.waiting > 0 {
                 link.deliver_messages(&self.config, rand, dst);
             }
         }
@@ -306,8 +315,9 @@ impl Topology {
 
     pub(crate) fn tick_by(&mut self, duration: Duration) {
         let _ = self.rt.tick(duration);
+        let now = self.rt.now();
         for link in self.links.values_mut() {
-            link.tick(self.rt.now());
+            link.tick(now);
         }
     }
 
