@@ -189,7 +189,8 @@ def check_rollout_ends(c):
         assert status == 201, answer
         change, kept = answer["data"]["change_id"], answer["data"]["rollout"]
         page = ann.open(f"reviews/{change}/edit", "Edit the change request")
-        expect(page.get_by_text("It keeps 1 gate: errors")).to_be_visible()
+        expect(page.get_by_label("Gates")).to_have_value("errors=3600")
+        expect(page.get_by_label("Pause if a stage is late")).to_have_value("10")
         page.get_by_label("Title").fill("by one gate")
         page.get_by_role("button", name="Send edition 2…").click()
         page.get_by_role("dialog").get_by_role("button", name="Send it").click()
@@ -197,17 +198,22 @@ def check_rollout_ends(c):
         assert ann.call("GET", f"/change_request/{change}")[1]["data"]["rollout"] == kept, "it is released as before"
         page = ann.open(f"reviews/{change}/edit", "Edit the change request")
         page.get_by_role("group", name="Stage 1").get_by_label("Share, %").fill("25")
+        page.get_by_label("Gates").fill("errors")
+        expect(page.get_by_text("Gates: names with seconds are expected")).to_be_visible()
+        page.get_by_label("Gates").fill("errors=1800")
+        page.get_by_label("Pause if a stage is late").fill("20")
         c.look("edit-request-stages", page, narrow=True)
         page.get_by_role("button", name="Send edition 3…").click()
         page.get_by_role("dialog").get_by_role("button", name="Send it").click()
         expect(stage(page, "Stage 1")).to_contain_text("25 % of the readers")
         now = ann.call("GET", f"/change_request/{change}")[1]["data"]
-        assert now["rollout"] == {**kept, "stages": [{**kept["stages"][0], "share": 25}]}, now
+        gates = [{"name": "errors", "fresh_s": 1800}]
+        assert now["rollout"] == {**kept, "stages": [{**kept["stages"][0], "share": 25}], "gates": gates, "timeout_s": 1200}, now
 
         bob.does(change, "approve", digest=now["digest"])
         ann.does(change, "apply", digest=now["digest"])
         gates = page.get_by_role("region", name="Gates")
-        expect(gates).to_contain_text("has said nothing for 1 hour", timeout=HEARD_MS_MAX)
+        expect(gates).to_contain_text("has said nothing for 30 minutes", timeout=HEARD_MS_MAX)
         expect(page.get_by_role("region", name="Rollout")).to_contain_text("the gate errors to say that all is well")
         gate(c, False, "3 % of requests")
         expect(gates).to_contain_text("says that something is wrong", timeout=HEARD_MS_MAX)

@@ -14,7 +14,7 @@ async (seed) => {
   const { principal } = await import("./lib/state.js");
   const { hindranceIn, needsAuthor, mayRevert, waitsForMe } = await import("./lib/reviews.js");
   const { mayAbort, maySteer, missing, needsSteering, nextStep, stateOf, timesOf } = await import("./lib/reviewstate.js");
-  const { atOnce, formOf: releaseForm, labelsOf, releaseOf, wrongIn, wrongOf } = await import("./lib/release.js");
+  const { atOnce, formOf: releaseForm, gatesOf, labelsOf, releaseOf, wrongIn, wrongOf } = await import("./lib/release.js");
   const { readersText, ruleText, waitsFor, whoText } = await import("./lib/rollouts.js");
   const { compare, operationsFor } = await import("./lib/promote.js");
   const { onConfig, onDefinition } = await import("./lib/operations.js");
@@ -184,10 +184,11 @@ async (seed) => {
     const odd = { ...plan, stages: [{ labels: { "a,b": ["c"] }, share: 0.01, for_s: 1, min_healthy: 0 }] };
     check("a plan that the form can't show is sent as it was", releaseForm({ ...odd, status: null }).kind === "sent" && JSON.stringify(releaseOf(releaseForm({ ...odd, status: null })).rollout) === JSON.stringify(odd));
     check("labels that are typed", JSON.stringify(labelsOf(" ring = a,ring=b, z=c=d,")) === '{"ring":["a","b"],"z":["c=d"]}' && ["a", "=b", "a=", "a=b, c"].every((text) => labelsOf(text) === undefined) && JSON.stringify(labelsOf("")) === "{}");
+    check("gates that are typed", JSON.stringify(gatesOf(" errors = 120,a=b=1,")) === '[{"name":"errors","fresh_s":120},{"name":"a=b","fresh_s":1}]' && ["a", "a=", "=1", "a=0", "a=604801", "a=1, a=2", "a=1.5"].every((text) => gatesOf(text) === undefined) && JSON.stringify(gatesOf("")) === "[]");
     for (const [name, texts] of [["share", ["0", "101", "1.234", "x", "-1"]], ["minutes", ["", "10081", "-1", "x"]], ["healthy", ["1.5", "-1", "9999999999"]], ["labels", ["x"]]]) {
       for (const text of texts) check(`${name} ${text}`, Object.keys(wrongIn({ ...atOnce().stages[0], [name]: text })).join() === name);
     }
-    check("what is wrong with a release", wrongOf(typed({ failed: "x" })) !== "" && wrongOf(typed({ stages: [{ ...atOnce().stages[0], share: "0" }] })).startsWith("Stage 1: a share") && wrongOf(typed({})) === "" && wrongOf({ ...atOnce(), failed: "x" }) === "");
+    check("what is wrong with a release", wrongOf(typed({ failed: "x" })) !== "" && wrongOf(typed({ gates: "x" })) !== "" && ["0", "", "x", "10081"].every((patience) => wrongOf(typed({ patience })) !== "") && wrongOf(typed({ stages: [{ ...atOnce().stages[0], share: "0" }] })).startsWith("Stage 1: a share") && wrongOf(typed({})) === "" && wrongOf({ ...atOnce(), failed: "x" }) === "");
   }
   principal.value = signedIn;
   check("what is missing", missing({ ...change, attested: false, approvals_needed: 2, approvals_counted: 1 }).length === 2 && missing({ ...change, phase: "applied", bypass: true, reviews_missing: 2 })[0].startsWith("2 persons") && missing({ ...change, phase: "closed" }).length === 0);

@@ -6,7 +6,7 @@ import { labelsText } from "./rollouts.js";
 
 /** Limits of the node. */
 export const STAGES_MAX = 10;
-const [SHARE_MAX, TIME_S_MAX, COUNT_MAX] = [100, 604800, 4294967295];
+const [SHARE_MAX, TIME_S_MAX, COUNT_MAX, GATES_MAX] = [100, 604800, 4294967295, 16];
 
 /** The ways that can be chosen, with their names in a request: an empty one is no rollout. */
 export const RELEASES = [
@@ -16,7 +16,7 @@ export const RELEASES = [
 let lastId = 0;
 export const newStage = (share = "", minutes = "15") => ({ id: (lastId += 1), share, labels: "", minutes, healthy: "" });
 /** What a new change request begins with. */
-export const atOnce = () => ({ kind: "", stages: [newStage("5"), newStage("50")], failed: "0", way: "abort", rest: {} });
+export const atOnce = () => ({ kind: "", stages: [newStage("5"), newStage("50")], failed: "0", way: "abort", gates: "", patience: "60" });
 
 /** The labels of a text like `ring=canary, ring=beta`; undefined if it is none. */
 export function labelsOf(text) {
@@ -30,9 +30,19 @@ export function labelsOf(text) {
   return Object.fromEntries(found);
 }
 
+/** The gates of a text like `errors=120, latency=60`, each with the seconds for which its word counts; undefined if it is none. */
+export function gatesOf(text) {
+  const found = text.split(",").map((one) => one.trim()).filter(Boolean).map((one) => /^(.{1,64}?)\s*=\s*(\d{1,6})$/.exec(one));
+  const names = new Set(found.map((one) => one?.[1]));
+  const isWrong = (one) => !one || Number(one[2]) < 1 || Number(one[2]) > TIME_S_MAX;
+  if (found.some(isWrong) || names.size < found.length || names.size > GATES_MAX) return undefined;
+  return found.map(([, name, seconds]) => ({ name, fresh_s: Number(seconds) }));
+}
+
 const isNumber = (text, most) => /^\d+(\.\d+)?$/.test(text) && Number(text) <= most;
 const isCount = (text) => text === "" || (/^\d+$/.test(text) && Number(text) <= COUNT_MAX);
 const secondsOf = (minutes) => Math.round(Number(minutes) * 60);
+const minutesOf = (seconds) => String(Number((seconds / 60).toFixed(4)));
 
 /** What of a stage is wrong, by the name of its field. */
 export function wrongIn({ share, labels, minutes, healthy }) {
@@ -45,16 +55,18 @@ export function wrongIn({ share, labels, minutes, healthy }) {
 }
 
 /** Why the form can't be sent; empty if it can. Whether each stage adds readers, the node says. */
-export function wrongOf({ kind, stages, failed }) {
+export function wrongOf({ kind, stages, failed, gates, patience }) {
   if (kind !== "own") return "";
   const wrong = stages.map((stage, place) => [place, ...Object.values(wrongIn(stage))]).find((found) => found.length > 1);
   if (wrong) return `Stage ${wrong[0] + 1}: ${wrong[1]}.`;
-  return isCount(failed) ? "" : "Readers that may fail: a number is expected.";
+  if (!isCount(failed)) return "Readers that may fail: a number is expected.";
+  if (!gatesOf(gates)) return `Gates: names with seconds are expected, like errors=120, and at most ${GATES_MAX}.`;
+  return isNumber(patience, TIME_S_MAX / 60) && secondsOf(patience) > 0 ? "" : "Pause if a stage is late: more than 0 and at most 10080 minutes are expected.";
 }
 
-const planOf = ({ stages, failed, way, rest }) => ({
+const planOf = ({ stages, failed, way, gates, patience }) => ({
   stages: stages.map(({ share, labels, minutes, healthy }) => ({ labels: labelsOf(labels), share: share === "" ? SHARE_MAX : Number(share), for_s: secondsOf(minutes), min_healthy: Number(healthy) })),
-  max_failed: Number(failed), on_fail: way, ...rest,
+  max_failed: Number(failed), on_fail: way, gates: gatesOf(gates), timeout_s: secondsOf(patience),
 });
 
 /** The member of a change request that says how it is released. */
@@ -69,7 +81,8 @@ const text = ({ stages, max_failed, on_fail, gates, timeout_s }) => JSON.stringi
 export function formOf(rollout) {
   if (rollout === null) return atOnce();
   const { status, ...sent } = rollout;
-  const stages = sent.stages.map((stage) => ({ ...newStage(stage.share === SHARE_MAX ? "" : String(stage.share), String(Number((stage.for_s / 60).toFixed(4)))), labels: labelsText(stage.labels), healthy: stage.min_healthy ? String(stage.min_healthy) : "" }));
-  const form = { kind: "own", stages, failed: String(sent.max_failed), way: sent.on_fail, rest: { gates: sent.gates, timeout_s: sent.timeout_s } };
+  const stages = sent.stages.map((stage) => ({ ...newStage(stage.share === SHARE_MAX ? "" : String(stage.share), minutesOf(stage.for_s)), labels: labelsText(stage.labels), healthy: stage.min_healthy ? String(stage.min_healthy) : "" }));
+  const gates = sent.gates.map(({ name, fresh_s: seconds }) => `${name}=${seconds}`).join(", ");
+  const form = { kind: "own", stages, failed: String(sent.max_failed), way: sent.on_fail, gates, patience: minutesOf(sent.timeout_s) };
   return wrongOf(form) === "" && text(planOf(form)) === text(sent) ? form : { ...form, kind: "sent", sent };
 }

@@ -1,7 +1,6 @@
 // How a change request is released: the fields of a form.
 import { html } from "../vendor/preact.js";
 import { RELEASES, STAGES_MAX, newStage, wrongIn, wrongOf } from "../lib/release.js";
-import { count } from "../lib/format.js";
 import { Field } from "./ui.js";
 
 /** What the names of the fields of a stage are: [name, words, keyboard of a phone]. */
@@ -9,7 +8,7 @@ const FIELDS = [["share", "Share, %", "decimal"], ["labels", "Labels", "text"], 
 const HINTS = { share: "all", labels: "any", healthy: "none" };
 
 export function Release({ release, setRelease }) {
-  const { kind, stages, sent, rest, failed, way } = release;
+  const { kind, stages, sent, failed, way, gates, patience } = release;
   const set = (more) => setRelease({ ...release, ...more });
   const ways = sent ? [...RELEASES, ["sent", "in stages, as in this edition"]] : RELEASES;
   const wrong = wrongOf(release);
@@ -21,7 +20,9 @@ export function Release({ release, setRelease }) {
       <p class="muted small">A reader is in a stage by its labels, like <code>ring=canary</code>, and by its name: so many percent of them. A stage lasts its minutes at least, and until so many readers say that they are healthy. After the last one all readers get it.</p>
       <div class="bar"><label class="field small"><span>Readers that may fail</span><input class="short" inputmode="numeric" autocomplete="off" value=${failed} onInput=${(event) => set({ failed: event.target.value.trim() })} /></label>
         <label class="field small"><span>If more fail</span><select value=${way} onChange=${(event) => set({ way: event.target.value })}><option value="abort">take it back</option><option value="pause">pause, a person decides</option></select></label></div>
-      ${rest.gates?.length ? html`<p class="muted small">It keeps ${count(rest.gates.length, "gate")}: ${rest.gates.map(({ name }) => name).join(", ")}.</p>` : ""}
+      <div class="bar"><label class="field small"><span>Gates</span><input placeholder="none" autocomplete="off" spellcheck=${false} value=${gates} onInput=${(event) => set({ gates: event.target.value })} /></label>
+        <label class="field small"><span>Pause if a stage is late, minutes</span><input class="short" inputmode="decimal" autocomplete="off" value=${patience} onInput=${(event) => set({ patience: event.target.value.trim() })} /></label></div>
+      <p class="muted small">A gate is a monitor that must say that all is well before a stage ends: <code>errors=120</code> counts what <code>errors</code> has said in the last 120 seconds.</p>
       ${wrong ? html`<p class="error" role="status">${wrong}</p>` : ""}</fieldset>` : ""}`;
 }
 
