@@ -64,6 +64,8 @@ const TICK: Duration = Duration::from_millis(1);
 const REAL_MAX: Duration = Duration::from_secs(600);
 /// The longest virtual time of a run.
 const VIRTUAL_MAX: Duration = Duration::from_secs(600);
+/// How long faults may keep the first members from a cluster with the definitions of the run. It goes on without faults then.
+const FORMING_MAX: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "concord-simulate seed SEED [--trace FILE] [--html FILE] [--log] [OVERRIDE…]   one run
 concord-simulate cut SEED [--seconds S] [OVERRIDE…]                             cuts a failure down
@@ -294,6 +296,9 @@ fn simulate(setup: Setup, look: &Look, again: &str) -> (Duration, Vec<String>) {
         world.check(now);
         if !world.violations.is_empty() {
             break;
+        }
+        if now > FORMING_MAX && shared.from.get() == 0 {
+            nemesis.heal();
         }
         if shared.working.get() == 0 && !shared.is_healed.get() {
             nemesis.heal();
