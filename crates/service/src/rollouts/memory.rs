@@ -1,26 +1,34 @@
 //! The reports of readers and the words of gates that a leader remembers.
 //!
 //! ```text
-//! Memory ── Group, Group, …      of each rollout: the newest report of each of its readers
+//! Memory ── Group, Group, …      of each rollout, and of each config: the newest report of each instance of its readers
 //!         └ Word, Word, …        of each gate and key: the newest thing that it has said
 //! ```
 //!
-//! **Invariants:** it never has more than [`ROLLOUT_READERS_MAX`] readers of a rollout, [`REPORTED_READERS_MAX`] in all, and
-//! [`GATE_WORDS_MAX`] words. What is full of readers that run well still takes a failure: the oldest of those makes room.
-//! What it has is of one term, so a new leader begins with nothing.
+//! A reader is a name, and several programs may have it. So each of them has a report of its own, and a reader has failed as
+//! long as one of its instances has.
+//!
+//! **Invariants:** it never has more than [`ROLLOUT_READERS_MAX`] reports about one rollout or one config, [`REPORTS_MAX`] in
+//! all, [`CONFIG_REPORTS_MAX`] of them about configs and [`CONFIG_REPORTS_OF_KEY_MAX`] of those by one access key, and
+//! [`GATE_WORDS_MAX`] words. What is full of readers that run well still takes a failure: the oldest of those makes room. Only
+//! a key that has used up its own part gets none from others. What it has is of one term, so a new leader begins with nothing.
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use tokio::time::{Duration, Instant};
 
 use super::evidence::FailureReport;
 use crate::request::Principal;
 use concord_model::{
+    key::Key,
     limits::{
-        GATE_WORDS_MAX, REPORT_AGE_S_MAX, REPORT_DETAILS_MAX, REPORTED_READERS_MAX, ROLLOUT_READERS_MAX,
-        ROLLOUT_TIME_S_MAX,
+        CONFIG_REPORT_DETAILS_MAX, CONFIG_REPORT_DETAILS_OF_KEY_MAX, CONFIG_REPORTS_MAX,
+        CONFIG_REPORTS_OF_KEY_MAX, GATE_WORDS_MAX, REPORT_AGE_S_MAX, REPORT_DETAILS_MAX, REPORTS_MAX,
+        ROLLOUT_READERS_MAX, ROLLOUT_TIME_S_MAX,
     },
+    record::Revision,
     system::{change::ChangeId, rollout::Reader},
     time::Timestamp,
 };
@@ -37,6 +45,24 @@ pub(super) struct Full;
 /// One run of a rollout: its edition, and when it began. What readers have said of an earlier run counts for nothing.
 pub(super) type Run = (u32, Timestamp);
 
+/// What a report is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// The candidates of a rollout.
+    Rollout(ChangeId),
+    /// The proven data of a config, by the id of its definition and its key.
+    Config(u64, Key),
+}
+
+/// What a report is about, as exactly as it must be to count.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum About<'a> {
+    /// One run of a rollout.
+    Rollout(&'a ChangeId, Run),
+    /// A revision of a config, as a key says of it.
+    Config { definition: u64, key: &'a Key, revision: Revision, by: &'a SmolStr },
+}
+
 /// When something is said, by the monotonic clock and by the time of the log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
@@ -46,22 +72,55 @@ pub(super) struct Moment {
     pub(super) time: Timestamp,
 }
 
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It says nothing of what counts: its instance has reported a later revision, or its reader does not see the candidates.
+    Dropped,
+    /// It counts.
+    Counted,
+    /// It counts, and is a failure of a reader that had none.
+    News,
+}
+
+/// What a reader has said, in the sum of its instances. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Said {
+    /// Whether one of its instances has failed.
+    pub(super) is_failed: bool,
+    /// What the newest report of this kind says, if its detail was kept.
+    pub(super) detail: Option<String>,
+    /// The revision that this report is about; 0 of a candidate.
+    pub(super) revision: Revision,
+    /// When it came.
+    pub(super) at: Timestamp,
+}
+
 /// What a memory has at most.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    readers_of_rollout: usize,
-    readers: usize,
+    /// Reports about one rollout or config.
+    of_subject: usize,
+    reports: usize,
+    of_configs: usize,
+    of_key: usize,
     words: usize,
 }
 
-const BOUNDS: Bounds =
-    Bounds { readers_of_rollout: ROLLOUT_READERS_MAX, readers: REPORTED_READERS_MAX, words: GATE_WORDS_MAX };
+const BOUNDS: Bounds = Bounds {
+    of_subject: ROLLOUT_READERS_MAX,
+    reports: REPORTS_MAX,
+    of_configs: CONFIG_REPORTS_MAX,
+    of_key: CONFIG_REPORTS_OF_KEY_MAX,
+    words: GATE_WORDS_MAX,
+};
 
 /// All that a leader remembers.
 #[derive(Debug)]
 pub(super) struct Memory {
     term: u64,
-    groups: BTreeMap<ChangeId, Group>,
+    groups: BTreeMap<Subject, Group>,
+    totals: Totals,
     words: BTreeMap<(String, SmolStr), Word>,
     /// Numbers reports and words by their age.
     last_number: u64,
@@ -70,22 +129,85 @@ pub(super) struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { term: 0, groups: BTreeMap::new(), words: BTreeMap::new(), last_number: 0, bounds: BOUNDS }
+        Self {
+            term: 0,
+            groups: BTreeMap::new(),
+            totals: Totals::default(),
+            words: BTreeMap::new(),
+            last_number: 0,
+            bounds: BOUNDS,
+        }
     }
 }
 
-/// The reports about one run of a rollout.
+/// How many reports and details there are.
+#[derive(Debug, Default)]
+struct Totals {
+    reports: usize,
+    of_configs: Part,
+    /// Of those about configs, by the id of the key that has sent them.
+    of_keys: BTreeMap<SmolStr, Part>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Part {
+    reports: usize,
+    /// Of them, those of instances that run well.
+    healthy: usize,
+    details: usize,
+}
+
+impl Totals {
+    /// Reports about configs by a key.
+    fn of_key(&self, by: &SmolStr) -> Part {
+        self.of_keys.get(by).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, report: &Report, is_failed: bool) {
+        self.reports += 1;
+        let Some(by) = &report.by else { return };
+        for part in [&mut self.of_configs, self.of_keys.entry(by.clone()).or_default()] {
+            part.reports += 1;
+            part.healthy += usize::from(!is_failed);
+            part.details += usize::from(report.detail.is_some());
+        }
+    }
+
+    fn remove(&mut self, report: &Report, is_failed: bool) {
+        self.reports -= 1;
+        let Some(by) = &report.by else { return };
+        for part in [&mut self.of_configs, self.of_keys.entry(by.clone()).or_default()] {
+            part.reports -= 1;
+            part.healthy -= usize::from(!is_failed);
+            part.details -= usize::from(report.detail.is_some());
+        }
+        if self.of_key(by).reports == 0 {
+            self.of_keys.remove(by);
+        }
+    }
+}
+
+/// The reports about one run of a rollout, or about a config.
 #[derive(Debug, Default)]
 struct Group {
     run: Option<Run>,
-    /// The place of each reader in one of the two others.
-    places: BTreeMap<Arc<str>, Place>,
+    /// Readers with reports, and how many of their instances have failed.
+    readers: BTreeMap<Arc<str>, Instances>,
+    failed_readers: usize,
+    /// The place of each instance of a reader in one of the two others.
+    places: BTreeMap<(Arc<str>, SmolStr), Place>,
     /// By age.
-    healthy: BTreeMap<u64, Healthy>,
+    healthy: BTreeMap<u64, Report>,
     /// By age.
-    failed: BTreeMap<u64, Failed>,
+    failed: BTreeMap<u64, Report>,
     /// Those of `failed` that have a detail.
     details: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Instances {
+    all: usize,
+    failed: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -95,17 +217,16 @@ struct Place {
 }
 
 #[derive(Debug)]
-struct Healthy {
+struct Report {
     reader: Arc<str>,
-    at: Instant,
-}
-
-#[derive(Debug)]
-struct Failed {
-    reader: Arc<str>,
+    instance: SmolStr,
+    /// The key that has sent it, of a report about a config.
+    by: Option<SmolStr>,
     at: Instant,
     time: Timestamp,
-    /// What is shown of it; of the first [`REPORT_DETAILS_MAX`] only.
+    /// The revision that it is about; 0 of a candidate.
+    revision: Revision,
+    /// What is shown of a failure; of the first [`REPORT_DETAILS_MAX`] only.
     detail: Option<Box<Detail>>,
 }
 
@@ -133,55 +254,164 @@ fn is_old(at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(at) >= REPORT_AGE
 }
 
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
 impl Group {
     fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Forgets a reader. Whether its last report was a failure.
-    fn forget(&mut self, reader: &str) -> bool {
-        let Some(place) = self.places.remove(reader) else { return false };
-        if place.is_failed {
-            let failed = self.failed.remove(&place.number);
-            self.details -= usize::from(failed.is_some_and(|failed| failed.detail.is_some()));
-        } else {
-            self.healthy.remove(&place.number);
+    /// The readers that run well, and those that do not.
+    fn count(&self) -> (usize, usize) {
+        (self.readers.len() - self.failed_readers, self.failed_readers)
+    }
+
+    fn has_failed(&self, reader: &str) -> bool {
+        self.readers.get(reader).is_some_and(|instances| instances.failed > 0)
+    }
+
+    /// Where the report of an instance is.
+    fn place(&self, reader: &str, instance: &SmolStr) -> Option<Place> {
+        let (name, _) = self.readers.get_key_value(reader)?;
+        self.places.get(&(Arc::clone(name), instance.clone())).copied()
+    }
+
+    fn report(&self, place: Place) -> Option<&Report> {
+        if place.is_failed { self.failed.get(&place.number) } else { self.healthy.get(&place.number) }
+    }
+
+    /// Forgets the report of an instance.
+    fn forget(&mut self, reader: &str, instance: &SmolStr, totals: &mut Totals) {
+        let Some(Place { number, is_failed }) = self.place(reader, instance) else { return };
+        let all = if is_failed { &mut self.failed } else { &mut self.healthy };
+        if let Some(report) = all.remove(&number) {
+            self.removed(report, is_failed, totals);
         }
-        place.is_failed
+    }
+
+    /// What follows from it that a report was taken out of one of the two.
+    fn removed(&mut self, report: Report, is_failed: bool, totals: &mut Totals) {
+        totals.remove(&report, is_failed);
+        self.details -= usize::from(report.detail.is_some());
+        if let Some(instances) = self.readers.get_mut(&report.reader) {
+            instances.all -= 1;
+            instances.failed -= usize::from(is_failed);
+            self.failed_readers -= usize::from(is_failed && instances.failed == 0);
+            if instances.all == 0 {
+                self.readers.remove(&report.reader);
+            }
+        }
+        self.places.remove(&(report.reader, report.instance));
     }
 
     /// Forgets what counts no more.
-    fn expire(&mut self, now: Instant) {
+    fn expire(&mut self, now: Instant, totals: &mut Totals) {
         while let Some(oldest) = self.healthy.first_entry().filter(|oldest| is_old(oldest.get().at, now)) {
-            self.places.remove(&*oldest.remove().reader);
+            let report = oldest.remove();
+            self.removed(report, false, totals);
         }
         while let Some(oldest) = self.failed.first_entry().filter(|oldest| is_old(oldest.get().at, now)) {
-            let oldest = oldest.remove();
-            self.details -= usize::from(oldest.detail.is_some());
-            self.places.remove(&*oldest.reader);
+            let report = oldest.remove();
+            self.removed(report, true, totals);
         }
     }
 
-    /// Forgets the oldest reader that runs well. Whether there was one.
-    fn make_room(&mut self) -> bool {
+    /// Forgets the oldest report of an instance that runs well. Whether there was one.
+    fn make_room(&mut self, totals: &mut Totals) -> bool {
         let Some((_, oldest)) = self.healthy.pop_first() else { return false };
-        self.places.remove(&*oldest.reader);
+        self.removed(oldest, false, totals);
         true
     }
 
-    fn add(&mut self, number: u64, reader: &Reader, failure: Option<&str>, at: Moment) {
-        let name: Arc<str> = reader.id.as_str().into();
-        self.places.insert(Arc::clone(&name), Place { number, is_failed: failure.is_some() });
-        let Some(text) = failure else {
-            self.healthy.insert(number, Healthy { reader: name, at: at.now });
-            return;
+    /// The same of those that a key has sent.
+    fn make_room_of(&mut self, by: &SmolStr, totals: &mut Totals) -> bool {
+        let is_own = |(_, report): &(&u64, &Report)| report.by.as_ref() == Some(by);
+        let oldest = self.healthy.iter().find(is_own).map(|(number, _)| *number);
+        let Some(oldest) = oldest.and_then(|number| self.healthy.remove(&number)) else { return false };
+        self.removed(oldest, false, totals);
+        true
+    }
+
+    /// Forgets all of it.
+    fn clear(&mut self, totals: &mut Totals) {
+        self.healthy.values().for_each(|report| totals.remove(report, false));
+        self.failed.values().for_each(|report| totals.remove(report, true));
+        *self = Self::default();
+    }
+
+    /// Adds a report of an instance that has none.
+    fn add(&mut self, place: Place, report: Report, totals: &mut Totals) {
+        totals.add(&report, place.is_failed);
+        self.details += usize::from(report.detail.is_some());
+        let instances = self.readers.entry(Arc::clone(&report.reader)).or_default();
+        instances.all += 1;
+        self.failed_readers += usize::from(place.is_failed && instances.failed == 0);
+        instances.failed += usize::from(place.is_failed);
+        self.places.insert((Arc::clone(&report.reader), report.instance.clone()), place);
+        let all = if place.is_failed { &mut self.failed } else { &mut self.healthy };
+        all.insert(place.number, report);
+    }
+
+    /// What the instances of a reader have said.
+    fn said(&self, reader: &str) -> Option<Said> {
+        let (name, instances) = self.readers.get_key_value(reader)?;
+        let is_failed = instances.failed > 0;
+        let first = (Arc::clone(name), SmolStr::default());
+        let own = self.places.range(first..).take_while(|((of, _), _)| of == name);
+        let newest = own.map(|(_, place)| *place).filter(|place| place.is_failed == is_failed);
+        let report = self.report(newest.max_by_key(|place| place.number)?)?;
+        let detail = report.detail.as_ref().map(|detail| detail.text.clone());
+        Some(Said { is_failed, detail, revision: report.revision, at: report.time })
+    }
+
+    /// The failures of which there are details, the newest first.
+    fn failures(&self) -> Vec<FailureReport> {
+        let shown = |failed: &Report| {
+            let detail = failed.detail.as_ref()?;
+            Some(FailureReport {
+                reader: failed.reader.to_string(),
+                instance: failed.instance.to_string(),
+                labels: detail.labels.clone(),
+                detail: detail.text.clone(),
+                revision: failed.revision,
+                at: failed.time,
+            })
         };
-        let detail = (self.details < REPORT_DETAILS_MAX).then(|| {
-            let (labels, text) = (reader.labels.clone(), text.to_owned());
-            Box::new(Detail { labels, text })
-        });
-        self.details += usize::from(detail.is_some());
-        self.failed.insert(number, Failed { reader: name, at: at.now, time: at.time, detail });
+        self.failed.values().rev().filter_map(shown).collect()
+    }
+}
+
+impl About<'_> {
+    fn subject(&self) -> Subject {
+        match self {
+            Self::Rollout(change, _) => Subject::Rollout((*change).clone()),
+            Self::Config { definition, key, .. } => Subject::Config(*definition, (*key).clone()),
+        }
+    }
+
+    fn run(&self) -> Option<Run> {
+        match self {
+            Self::Rollout(_, run) => Some(*run),
+            Self::Config { .. } => None,
+        }
+    }
+
+    /// The revision that it is about. A candidate has none.
+    fn revision(&self) -> Revision {
+        match self {
+            Self::Rollout(..) => 0,
+            Self::Config { revision, .. } => *revision,
+        }
+    }
+
+    /// The key whose part it counts for.
+    fn by(&self) -> Option<&SmolStr> {
+        match self {
+            Self::Rollout(..) => None,
+            Self::Config { by, .. } => Some(by),
+        }
     }
 }
 
@@ -198,85 +428,164 @@ impl Memory {
         self.last_number
     }
 
-    fn readers(&self) -> usize {
-        self.groups.values().map(Group::len).sum()
-    }
-
-    /// The reports about a run, without those that count no more.
-    fn group(&mut self, change: &ChangeId, run: Run, now: Instant) -> Option<&mut Group> {
-        let group = self.groups.get_mut(change).filter(|group| group.run == Some(run))?;
-        group.expire(now);
+    /// The reports about a run of a rollout or about a config, without those that count no more.
+    fn group(&mut self, subject: &Subject, run: Option<Run>, now: Instant) -> Option<&mut Group> {
+        let group = self.groups.get_mut(subject).filter(|group| group.run == run)?;
+        group.expire(now, &mut self.totals);
         Some(group)
     }
 
-    /// Forgets a reader that is not in. It may have said so with other labels before.
-    pub(super) fn forget_reader(&mut self, change: &ChangeId, reader: &Reader) {
-        if let Some(group) = self.groups.get_mut(change) {
-            group.forget(&reader.id);
+    /// Forgets an instance of a reader that is not in. It may have said so with other labels before.
+    pub(super) fn forget_reader(&mut self, change: &ChangeId, reader: &str, instance: &SmolStr) {
+        if let Some(group) = self.groups.get_mut(&Subject::Rollout(change.clone())) {
+            group.forget(reader, instance, &mut self.totals);
         }
     }
 
-    /// Takes the report of a reader that is in; `failure`: what it says of it, if it does not run well. Returns whether it
-    /// is a failure of a reader that had none.
+    /// Takes the report of an instance of a reader; `failure`: what it says of it, if it does not run well. The reader of a
+    /// rollout is in.
     ///
     /// # Errors
     /// When there is no room.
     pub(super) fn report(
         &mut self,
-        (change, run): (&ChangeId, Run),
-        reader: &Reader,
+        about: About<'_>,
+        (reader, instance): (&Reader, &SmolStr),
         failure: Option<&str>,
         at: Moment,
-    ) -> Result<bool, Full> {
-        let group = self.groups.entry(change.clone()).or_default();
-        if group.run != Some(run) {
-            *group = Group { run: Some(run), ..Group::default() };
+    ) -> Result<Taken, Full> {
+        let (subject, run, is_failed) = (about.subject(), about.run(), failure.is_some());
+        let totals = &mut self.totals;
+        let group = self.groups.entry(subject.clone()).or_default();
+        if group.run != run {
+            group.clear(totals);
+            group.run = run;
         }
-        group.expire(at.now);
-        let had_failed = group.forget(&reader.id);
-        self.find_room(change, failure.is_some(), at.now)?;
-        let number = self.next_number();
-        self.groups.entry(change.clone()).or_default().add(number, reader, failure, at);
-        Ok(failure.is_some() && !had_failed)
+        group.expire(at.now, totals);
+        let before = group.place(&reader.id, instance).and_then(|place| group.report(place));
+        if before.is_some_and(|before| before.revision > about.revision()) {
+            return Ok(Taken::Dropped);
+        }
+        let had_failed = group.has_failed(&reader.id);
+        group.forget(&reader.id, instance, totals);
+        self.find_room(&subject, about.by(), is_failed, at.now)?;
+        let place = Place { number: self.next_number(), is_failed };
+        let has_room = self.has_room_for_detail(&subject, about.by());
+        let group = self.groups.entry(subject).or_default();
+        let detail = failure.filter(|_| has_room).map(|text| {
+            let (labels, text) = (reader.labels.clone(), text.to_owned());
+            Box::new(Detail { labels, text })
+        });
+        let known = group.readers.get_key_value(reader.id.as_str()).map(|(name, _)| Arc::clone(name));
+        let report = Report {
+            reader: known.unwrap_or_else(|| reader.id.as_str().into()),
+            instance: instance.clone(),
+            by: about.by().cloned(),
+            at: at.now,
+            time: at.time,
+            revision: about.revision(),
+            detail,
+        };
+        group.add(place, report, &mut self.totals);
+        Ok(if is_failed && !had_failed { Taken::News } else { Taken::Counted })
     }
 
-    /// Makes room for one more reader of a rollout.
-    fn find_room(&mut self, change: &ChangeId, is_failure: bool, now: Instant) -> Result<(), Full> {
-        let Bounds { readers_of_rollout, readers, .. } = self.bounds;
-        let own = self.groups.get_mut(change).ok_or(Full)?;
-        if own.len() >= readers_of_rollout && !(is_failure && own.make_room()) {
+    /// Whether there is room for what one more failure says.
+    fn has_room_for_detail(&self, subject: &Subject, by: Option<&SmolStr>) -> bool {
+        let own = self.groups.get(subject).map_or(0, |group| group.details);
+        own < REPORT_DETAILS_MAX
+            && by.is_none_or(|by| {
+                self.totals.of_configs.details < CONFIG_REPORT_DETAILS_MAX
+                    && self.totals.of_key(by).details < CONFIG_REPORT_DETAILS_OF_KEY_MAX
+            })
+    }
+
+    /// Makes room for one more report; `by`: the key that sends it, if it is about a config.
+    fn find_room(
+        &mut self,
+        subject: &Subject,
+        by: Option<&SmolStr>,
+        is_failure: bool,
+        now: Instant,
+    ) -> Result<(), Full> {
+        let Bounds { of_subject, reports, of_configs, of_key, .. } = self.bounds;
+        let totals = &mut self.totals;
+        let own = self.groups.get_mut(subject).ok_or(Full)?;
+        if own.len() >= of_subject && !(is_failure && own.make_room(totals)) {
             return Err(Full);
         }
         let own = own.len();
-        if self.readers() < readers {
+        if let Some(by) = by {
+            // Neither a key nor all reports about configs take a place from the rollouts.
+            let part = totals.of_key(by);
+            let is_used_up = part.reports >= of_key;
+            if !is_used_up && totals.of_configs.reports < of_configs && totals.reports < reports {
+                return Ok(());
+            }
+            let gives = if is_used_up { part.healthy > 0 } else { totals.of_configs.healthy > 0 };
+            if !(is_failure && gives) {
+                return Err(Full);
+            }
+            let configs =
+                self.groups.iter_mut().filter(|(subject, _)| matches!(subject, Subject::Config(..)));
+            let mut configs = configs.map(|(_, group)| group);
+            let is_made = if is_used_up {
+                configs.any(|group| group.make_room_of(by, totals))
+            } else {
+                let most = configs.max_by_key(|group| group.healthy.len());
+                most.is_some_and(|most| most.make_room(totals))
+            };
+            return if is_made { Ok(()) } else { Err(Full) };
+        }
+        if totals.reports < reports {
             return Ok(());
         }
-        self.groups.values_mut().for_each(|group| group.expire(now));
-        if self.readers() < readers {
+        self.groups.values_mut().for_each(|group| group.expire(now, totals));
+        if totals.reports < reports {
             return Ok(());
         }
         // The rollout that has the most gives a place to any that has fewer, and to a failure in any case.
         let most = self.groups.values_mut().max_by_key(|group| group.healthy.len());
-        let gives = most.is_some_and(|most| (is_failure || most.len() > own + 1) && most.make_room());
+        let gives = most.is_some_and(|most| (is_failure || most.len() > own + 1) && most.make_room(totals));
         if gives { Ok(()) } else { Err(Full) }
     }
 
     /// The readers that run well with a rollout, and those that do not.
     pub(super) fn count(&mut self, change: &ChangeId, run: Run, now: Instant) -> (u32, u32) {
-        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let group = self.group(change, run, now);
-        group.map_or((0, 0), |group| (number(group.healthy.len()), number(group.failed.len())))
+        let group = self.group(&Subject::Rollout(change.clone()), Some(run), now);
+        let (healthy, failed) = group.map_or((0, 0), |group| group.count());
+        (number(healthy), number(failed))
     }
 
     /// The failures of a rollout of which there are details, the newest first.
     pub(super) fn failures(&mut self, change: &ChangeId, run: Run, now: Instant) -> Vec<FailureReport> {
-        let shown = |failed: &Failed| {
-            let detail = failed.detail.as_ref()?;
-            let (reader, labels) = (failed.reader.to_string(), detail.labels.clone());
-            Some(FailureReport { reader, labels, detail: detail.text.clone(), at: failed.time })
+        let group = self.group(&Subject::Rollout(change.clone()), Some(run), now);
+        group.map(|group| group.failures()).unwrap_or_default()
+    }
+
+    /// What a reader has said of a rollout (`run`) or of a config.
+    pub(super) fn said(
+        &mut self,
+        subject: &Subject,
+        run: Option<Run>,
+        reader: &str,
+        now: Instant,
+    ) -> Option<Said> {
+        self.group(subject, run, now)?.said(reader)
+    }
+
+    /// The readers of a config that run well, those that do not, and the failures of which there are details.
+    pub(super) fn of_config(
+        &mut self,
+        definition: u64,
+        key: &Key,
+        now: Instant,
+    ) -> (u32, u32, Vec<FailureReport>) {
+        let Some(group) = self.group(&Subject::Config(definition, key.clone()), None, now) else {
+            return (0, 0, Vec::new());
         };
-        let group = self.group(change, run, now);
-        group.map(|group| group.failed.values().rev().filter_map(shown).collect()).unwrap_or_default()
+        let (healthy, failed) = group.count();
+        (number(healthy), number(failed), group.failures())
     }
 
     /// Takes what a key says of a gate. `is_needed`: whether a rollout that runs waits for this gate and counts this key.
@@ -319,9 +628,17 @@ impl Memory {
 
     /// Forgets what counts no more, and the reports about rollouts that do not run.
     pub(super) fn tidy(&mut self, now: Instant, runs: impl Fn(&ChangeId) -> bool) {
-        self.groups.retain(|change, group| {
-            group.expire(now);
-            group.len() > 0 && runs(change)
+        let totals = &mut self.totals;
+        self.groups.retain(|subject, group| {
+            group.expire(now, totals);
+            let counts = match subject {
+                Subject::Rollout(change) => runs(change),
+                Subject::Config(..) => true,
+            };
+            if !counts {
+                group.clear(totals);
+            }
+            group.len() > 0
         });
         self.words.retain(|_, word| now.saturating_duration_since(word.at.now) < WORD_AGE);
     }
@@ -341,6 +658,8 @@ mod tests {
 
     const RUN: Run = (1, Timestamp(7));
 
+    const NO_INSTANCE: SmolStr = SmolStr::new_static("");
+
     struct Tested {
         memory: Memory,
         begin: Instant,
@@ -348,8 +667,8 @@ mod tests {
     }
 
     impl Tested {
-        fn of(readers_of_rollout: usize, readers: usize, words: usize) -> Self {
-            let bounds = Bounds { readers_of_rollout, readers, words };
+        fn of(of_subject: usize, reports: usize, words: usize) -> Self {
+            let bounds = Bounds { of_subject, reports, of_configs: reports / 2, of_key: reports / 2, words };
             Self { memory: Memory { bounds, ..Memory::default() }, begin: Instant::now(), s: 0 }
         }
 
@@ -358,8 +677,38 @@ mod tests {
         }
 
         fn report(&mut self, of: u32, name: &str, failure: Option<&str>) -> Result<bool, Full> {
-            let at = self.at();
-            self.memory.report((&change(of), RUN), &reader(name), failure, at)
+            self.report_instance(of, (name, ""), failure)
+        }
+
+        fn report_instance(
+            &mut self,
+            of: u32,
+            (name, instance): (&str, &str),
+            failure: Option<&str>,
+        ) -> Result<bool, Full> {
+            let (at, change) = (self.at(), change(of));
+            let about = About::Rollout(&change, RUN);
+            let taken = self.memory.report(about, (&reader(name), &instance.into()), failure, at)?;
+            assert_ne!(taken, Taken::Dropped);
+            Ok(taken == Taken::News)
+        }
+
+        /// A report about revision `revision` of a config by a key; its reader is the name.
+        fn say_of(
+            &mut self,
+            (config, revision): (&str, Revision),
+            (by, name): (&str, &str),
+            failure: Option<&str>,
+        ) -> Result<Taken, Full> {
+            let (at, key, by) = (self.at(), Key::parse(config).unwrap(), by.into());
+            let about = About::Config { definition: 1, key: &key, revision, by: &by };
+            self.memory.report(about, (&reader(name), &NO_INSTANCE), failure, at)
+        }
+
+        fn of_config(&mut self, config: &str) -> (u32, u32) {
+            let now = self.at().now;
+            let (healthy, failed, _) = self.memory.of_config(1, &Key::parse(config).unwrap(), now);
+            (healthy, failed)
         }
 
         fn count(&mut self, of: u32) -> (u32, u32) {
@@ -395,6 +744,73 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_has_failed_as_long_as_one_of_its_instances_has() {
+        let mut tested = Tested::of(10, 10, 1);
+        assert_eq!(tested.report_instance(1, ("host", "one"), Some("no start")), Ok(true));
+        assert_eq!(tested.report_instance(1, ("host", "two"), None), Ok(false));
+        assert_eq!(tested.count(1), (0, 1), "the newer report hides no failure");
+        assert_eq!(tested.report_instance(1, ("host", "two"), Some("no end")), Ok(false), "it had failed");
+        assert_eq!(tested.report_instance(1, ("host", "one"), None), Ok(false));
+        assert_eq!(tested.count(1), (0, 1));
+        tested.report_instance(1, ("host", "two"), None).unwrap();
+        assert_eq!(tested.count(1), (1, 0), "a reader counts once");
+        tested.report_instance(1, ("host", "two"), Some("x")).unwrap();
+        tested.s = 30;
+        tested.report_instance(1, ("host", "one"), None).unwrap();
+        tested.s = 60;
+        assert_eq!(tested.count(1), (1, 0), "the failure is old");
+        tested.memory.forget_reader(&change(1), "host", &"one".into());
+        let group = &tested.memory.groups[&Subject::Rollout(change(1))];
+        assert!(group.readers.is_empty() && group.places.is_empty() && tested.memory.totals.reports == 0);
+    }
+
+    #[test]
+    fn a_report_about_a_config_counts_unless_its_instance_knows_a_later_revision() {
+        let mut tested = Tested::of(10, 10, 1);
+        assert_eq!(tested.say_of(("k", 7), ("key", "a"), Some("no number")), Ok(Taken::News));
+        assert_eq!(tested.say_of(("k", 6), ("key", "a"), None), Ok(Taken::Dropped));
+        assert_eq!(tested.say_of(("k", 6), ("key", "b"), None), Ok(Taken::Counted), "another reader");
+        assert_eq!(tested.say_of(("l", 6), ("key", "a"), None), Ok(Taken::Counted), "another config");
+        assert_eq!((tested.of_config("k"), tested.of_config("l")), ((1, 1), (1, 0)));
+        let (subject, now) = (Subject::Config(1, Key::parse("k").unwrap()), tested.at().now);
+        let said = ["a", "b", "c"].map(|name| tested.memory.said(&subject, None, name, now));
+        let a = Said { is_failed: true, detail: Some("no number".into()), revision: 7, at: Timestamp(0) };
+        let b = Said { is_failed: false, detail: None, revision: 6, at: Timestamp(0) };
+        assert_eq!(said, [Some(a), Some(b), None]);
+        assert_eq!(tested.say_of(("k", 8), ("key", "a"), None), Ok(Taken::Counted));
+        assert_eq!(tested.of_config("k"), (2, 0));
+        tested.s = 60;
+        assert_eq!(tested.of_config("k"), (0, 0));
+        tested.memory.tidy(tested.begin + Duration::from_secs(60), |_| true);
+        assert!(tested.memory.groups.is_empty() && tested.memory.totals.of_keys.is_empty());
+    }
+
+    #[test]
+    fn a_key_takes_no_more_than_its_part_and_configs_take_nothing_from_rollouts() {
+        // Two keys may have three reports about configs each, and all keys four; there are eight in all.
+        let mut tested = Tested::of(100, 8, 1);
+        (tested.memory.bounds.of_key, tested.memory.bounds.of_configs) = (3, 4);
+        for name in ["a", "b", "c"] {
+            tested.say_of(("k", 1), ("loud", name), None).unwrap();
+        }
+        assert_eq!(tested.say_of(("l", 1), ("loud", "a"), None), Err(Full), "its part is used up");
+        assert_eq!(tested.say_of(("l", 1), ("loud", "a"), Some("x")), Ok(Taken::News), "a failure");
+        assert_eq!((tested.of_config("k"), tested.of_config("l")), ((2, 0), (0, 1)));
+        assert_eq!(tested.say_of(("m", 1), ("quiet", "a"), None), Ok(Taken::Counted));
+        assert_eq!(tested.say_of(("m", 1), ("quiet", "b"), None), Err(Full), "all are used up");
+        assert_eq!(tested.say_of(("m", 1), ("quiet", "b"), Some("x")), Ok(Taken::News));
+        assert_eq!((tested.of_config("k"), tested.of_config("m")), ((1, 0), (1, 1)));
+        for name in ["a", "b", "c", "d"] {
+            assert_eq!(tested.report(1, name, None), Ok(false), "rollouts have their places");
+        }
+        for (name, key) in [("c", "quiet"), ("d", "other"), ("e", "other")] {
+            let taken = tested.say_of(("m", 1), (key, name), Some("x"));
+            assert_eq!(taken.is_ok(), name != "e", "{name}: nothing is left but failures");
+        }
+        assert_eq!((tested.memory.totals.reports, tested.count(1)), (8, (4, 0)));
+    }
+
+    #[test]
     fn another_run_and_another_term_begin_with_nothing() {
         let mut tested = Tested::of(10, 10, 1);
         tested.report(1, "a", Some("")).unwrap();
@@ -402,13 +818,15 @@ mod tests {
         assert_eq!(tested.memory.count(&change(1), (2, Timestamp(7)), now), (0, 0));
         assert_eq!(tested.memory.count(&change(1), (1, Timestamp(8)), now), (0, 0));
         let at = tested.at();
-        tested.memory.report((&change(1), (1, Timestamp(8))), &reader("b"), None, at).unwrap();
+        let (first, later) = (change(1), (1, Timestamp(8)));
+        let about = About::Rollout(&first, later);
+        tested.memory.report(about, (&reader("b"), &NO_INSTANCE), None, at).unwrap();
         assert_eq!(tested.memory.count(&change(1), (1, Timestamp(8)), now), (1, 0));
         tested.memory.begin_term(0);
-        assert_eq!(tested.memory.readers(), 1);
+        assert_eq!(tested.memory.totals.reports, 1);
         tested.memory.begin_term(4);
-        assert_eq!(tested.memory.readers(), 0);
-        assert_eq!(tested.memory.bounds.readers, 10, "its bounds stay");
+        assert_eq!(tested.memory.totals.reports, 0);
+        assert_eq!(tested.memory.bounds.reports, 10, "its bounds stay");
     }
 
     #[test]
@@ -441,11 +859,11 @@ mod tests {
         assert_eq!((tested.count(1), tested.count(2)), ((3, 0), (3, 0)));
         assert_eq!(tested.report(2, "d", None), Err(Full), "both have the same");
         assert_eq!(tested.report(1, "g", Some("x")), Ok(true));
-        assert_eq!(tested.memory.readers(), 6);
+        assert_eq!(tested.memory.totals.reports, 6);
         for number in 0..5 {
             tested.report(3, &format!("r{number}"), Some("x")).unwrap();
         }
-        assert_eq!(tested.memory.readers(), 6);
+        assert_eq!(tested.memory.totals.reports, 6);
         assert_eq!(tested.report(3, "last", Some("x")), Err(Full), "nothing but failures");
     }
 
@@ -460,13 +878,20 @@ mod tests {
         assert_eq!(shown.len(), REPORT_DETAILS_MAX);
         assert_eq!(tested.count(1).1 as usize, REPORT_DETAILS_MAX + 1);
         let labels = vec![("ring".to_owned(), "canary".to_owned())];
-        let newest = FailureReport { reader: "r49".into(), labels, detail: "crash".into(), at: Timestamp(0) };
+        let newest = FailureReport {
+            reader: "r49".into(),
+            instance: String::new(),
+            labels,
+            detail: "crash".into(),
+            revision: 0,
+            at: Timestamp(0),
+        };
         assert_eq!(shown[0], newest);
         tested.report(1, "r0", None).unwrap();
         tested.report(1, "another", Some("late")).unwrap();
         assert_eq!(tested.memory.failures(&change(1), RUN, now)[0].detail, "late", "there was room again");
-        tested.memory.forget_reader(&change(1), &reader("another"));
-        assert_eq!(tested.memory.groups[&change(1)].details, REPORT_DETAILS_MAX - 1);
+        tested.memory.forget_reader(&change(1), "another", &NO_INSTANCE);
+        assert_eq!(tested.memory.groups[&Subject::Rollout(change(1))].details, REPORT_DETAILS_MAX - 1);
     }
 
     #[test]
