@@ -57,7 +57,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .description(
                 "The programs that follow the config by a watch or a poll now, on all nodes, and what they report of it. \
                  Readers that have failed come first. A node lists at most 1,000 watches; `truncated` is true if it has more, \
-                 and `watches` has the numbers of all. A node that does not answer is in `missing_nodes`. `healthy` and `failed` \
+                 and `watches` has the numbers of all. A node that does not respond is in `missing_nodes`. `healthy` and `failed` \
                  count the readers that report of the proven data; they are null, and every `state` is `unknown`, while no \
                  leader answers.",
             )

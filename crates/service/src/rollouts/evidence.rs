@@ -247,17 +247,22 @@ impl EvidenceStore {
         let now = Instant::now();
         let mut memory = self.memory();
         let (healthy, failed, failures) = memory.of_config(definition, key, now);
-        let subject = Subject::Config(definition, key.clone());
-        let candidate = rollout.and_then(|(change, rollout)| {
-            let run = run_of(rollout)?;
-            Some((Subject::Rollout(change.clone()), run))
-        });
-        let said = |(reader, sees_candidate): &(String, bool)| match (sees_candidate, &candidate) {
-            (false, _) => memory.said(&subject, None, reader, now),
-            (true, Some((subject, run))) => memory.said(subject, Some(*run), reader, now),
-            (true, None) => None,
+        let on = |side: bool| {
+            let of_side = readers.iter().filter(move |(_, sees_candidate)| *sees_candidate == side);
+            of_side.map(|(reader, _)| reader.as_str())
         };
-        ConfigSaid { healthy, failed, failures, said: readers.iter().map(said).collect() }
+        let subject = Subject::Config(definition, key.clone());
+        let mut proven = memory.said(&subject, None, on(false), now).into_iter();
+        let candidate = rollout.and_then(|(change, rollout)| {
+            let (subject, run) = (Subject::Rollout(change.clone()), run_of(rollout)?);
+            Some(memory.said(&subject, Some(run), on(true), now))
+        });
+        let mut candidate = candidate.unwrap_or_default().into_iter();
+        let said = readers.iter().map(|(_, sees_candidate)| {
+            let side = if *sees_candidate { &mut candidate } else { &mut proven };
+            side.next().flatten()
+        });
+        ConfigSaid { healthy, failed, failures, said: said.collect() }
     }
 
     /// Takes what a key says of a gate. Returns whether it is something else than it has said before.

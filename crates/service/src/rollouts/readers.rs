@@ -1,9 +1,9 @@
 //! The readers of a config: which programs follow it now, on all nodes, and what they say of it.
 //!
-//! Each node knows its own watches and polls, and the leader knows the reports. The node that is asked puts them together:
-//! what a reader says of the candidate of a rollout if it sees one, otherwise of the proven data.
+//! Each node knows its own watches and polls, and the leader knows the reports. The receiving node puts them together: what a
+//! reader says of the candidate of a rollout if it sees one, otherwise of the proven data.
 //!
-//! **Invariants:** a node that does not answer is named. A list that is not complete says so, and the numbers are those of all.
+//! **Invariants:** a node that does not respond is named. A list that is not complete says so, and the numbers are those of all.
 //! What a reader says is shown to nobody who may not see the data that it may quote.
 
 use std::{
@@ -181,7 +181,8 @@ impl Reports {
         let question = SaidQuestion { definition, key, change, readers: named.iter().cloned().collect() };
         let said = self.said(question).await;
         let counts = said.as_ref().map(|said| (said.healthy, said.failed));
-        let readers = with_said(readers, named, said.unwrap_or_default(), hides);
+        let said = said.unwrap_or_default();
+        let readers = self.cx.run_long(move || with_said(readers, named, said, hides)).await?;
         Ok(ConfigReaders {
             readers,
             identified,
