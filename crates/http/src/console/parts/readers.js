@@ -19,7 +19,7 @@ export function Readers({ name, config }) {
     const timer = setInterval(() => { if (!document.hidden) loaded.reload(); }, AGAIN);
     return () => clearInterval(timer);
   }, [name, config, session.value]);
-  if (loaded.error?.status === 409) return null;
+  if ([404, 409].includes(loaded.error?.status)) return null;
   const { results, meta } = loaded.data ?? {};
   return html`<section aria-label="Readers"><h2>Readers</h2><${Loaded} of=${loaded} what="the readers">${results && html`
     <p class="muted">${summary(meta)}</p>
