@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use super::{
     apply::{self, ApplyArgs},
     config_read::{self, ConfigGetArgs, ConfigHistoryArgs},
+    config_readers::{self, ConfigReadersArgs, ConfigReportArgs},
     config_write::{
         self, ConfigCreateArgs, ConfigDeleteArgs, PatchArgs, PutArgs, RollbackArgs, ValidateArgs,
     },
@@ -53,6 +54,10 @@ pub(super) enum ConfigCommand {
     Validate(ValidateArgs),
     /// Print changes as they happen
     Watch(ConfigWatchArgs),
+    /// List the programs that follow a config now, and how they run with it
+    Readers(ConfigReadersArgs),
+    /// Report that a reader runs well with a config, or not
+    Report(ConfigReportArgs),
 }
 
 /// Runs a command.
@@ -70,5 +75,7 @@ pub(super) fn run(command: ConfigCommand) -> Result<(), Failure> {
         ConfigCommand::Rollback(args) => config_write::rollback(&args),
         ConfigCommand::Validate(args) => config_write::validate(&args),
         ConfigCommand::Watch(args) => follow::run(&args),
+        ConfigCommand::Readers(args) => config_readers::readers(&args),
+        ConfigCommand::Report(args) => config_readers::report(&args),
     }
 }

@@ -6,7 +6,7 @@
 //! | node URLs, access key and certificates; contexts; error messages, hints and exit codes | `connection`, `context`, `failure` |
 //! | `definition`, `explain` | `definition`, `explain` |
 //! | `definition reindex` | `reindex` |
-//! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
+//! | `config` | `config`, `config_read`, `config_readers`, `config_write`, `edit`, `follow`, `history_diff` |
 //! | `changes`, `undo` | `changes`, `undo` |
 //! | `flag`: feature flags; `flag eval` | `flag`, `flag_eval` |
 //! | `apply`, `diff`; the plan of changes, and in a file; what is shown of secret values | `apply`, `plan`, `plan_file`, `mask` |
@@ -51,6 +51,7 @@ mod changes;
 mod cluster;
 mod config;
 mod config_read;
+mod config_readers;
 mod config_write;
 mod connection;
 mod context;

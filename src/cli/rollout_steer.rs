@@ -45,7 +45,7 @@ pub(super) struct StopArgs {
 /// How a reader runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReaderState {
-    /// It runs well with the candidate
+    /// It runs well with the data
     Healthy,
     /// It does not
     Failed,
@@ -60,11 +60,21 @@ pub(super) struct ReportArgs {
     /// The id of the change request
     id: String,
     #[command(flatten)]
+    said: SaidArgs,
+}
+
+/// What a reader says of its data.
+#[derive(Debug, Args)]
+pub(super) struct SaidArgs {
+    #[command(flatten)]
     reader: ReaderArgs,
+    /// Which of the programs with this name reports: any text without spaces that no other one has
+    #[arg(long, value_name = "TEXT")]
+    instance: Option<String>,
     /// How the reader runs
     #[arg(long, value_enum, value_name = "STATE")]
     state: ReaderState,
-    /// Why, in a line; who may read the change request sees it
+    /// Why, in a line; who may read what the report is about sees it
     #[arg(long, value_name = "TEXT")]
     detail: Option<String>,
 }
@@ -116,28 +126,43 @@ impl ReaderArgs {
     }
 }
 
-/// Reports how a reader runs.
-pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
-    with_cluster(&args.node, &args.tries, async |client| {
+impl SaidArgs {
+    /// The report as it is sent, and the sentence about it.
+    pub(super) fn report(&self, client: &Client) -> Result<(Value, String), Failure> {
         let host = Options::default().reader;
-        let Some(reader) = args.reader.reader.clone().or(host) else {
+        let Some(reader) = self.reader.reader.clone().or(host) else {
             return Err(Failure::Usage(
                 "this machine has no host name that can be sent: pass --reader".into(),
             ));
         };
         // The same checks as for a client that reads.
-        let labels = labels_of(&args.reader.labels)?;
-        client.with_reader(Some(&reader), &labels)?;
-        let state = if args.state == ReaderState::Healthy { "healthy" } else { "failed" };
+        let labels = labels_of(&self.reader.labels)?;
+        client.clone().with_reader(Some(&reader), &labels)?;
+        let is_healthy = self.state == ReaderState::Healthy;
+        let state = if is_healthy { "healthy" } else { "failed" };
         let mut body = json!({ "reader": reader, "labels": labels, "state": state });
-        if let Some(detail) = &args.detail {
-            body["detail"] = detail.as_str().into();
+        for (name, text) in [("instance", &self.instance), ("detail", &self.detail)] {
+            if let Some(text) = text {
+                body[name] = text.as_str().into();
+            }
         }
+        let is = if is_healthy { "is healthy" } else { "has failed" };
+        Ok((body, format!("reader {} {is}", json_of(&reader.into()))))
+    }
+}
+
+/// Prints what became of a report.
+pub(super) fn print_reported(format: &Format, data: &Value, text: &str) -> Result<(), Failure> {
+    let counted = if data["counted"] == false { "; it does not count now" } else { "" };
+    print_done(format, data, "counted", format!("{text}{counted}"))
+}
+
+/// Reports how a reader runs with a rollout.
+pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
+    with_cluster(&args.node, &args.tries, async |client| {
+        let (body, text) = args.said.report(&client)?;
         let data = send(&client, &args.id, "report", Some(&body)).await?;
-        let counted = if data["counted"] == false { "; it does not count now" } else { "" };
-        let is = if args.state == ReaderState::Healthy { "is healthy" } else { "has failed" };
-        let text = format!("reader {} {is}{counted}", json_of(&reader.into()));
-        print_done(&args.node.format.or_table(), &data, "counted", text)
+        print_reported(&args.node.format.or_table(), &data, &text)
     })
 }
 

@@ -79,6 +79,37 @@ async fn an_agent_reports_by_its_command_and_takes_back_what_is_taken_back() {
 }
 
 #[tokio::test]
+async fn an_agent_reports_outside_rollouts_what_its_command_rejects() {
+    let cluster = Cluster::start("agent-readers").await;
+    let node = cluster.client(1);
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    let mut agent = Agent::new(&cluster, FILES);
+    agent.labels = Some("ring=canary");
+    agent.start();
+    agent.has("limits.txt", "1").await;
+    let path = "/api/v1/config_definition/limits/config/acme/readers";
+    let becomes = async |what: &str, state: &str| {
+        eventually(what, async || {
+            let list = node.get(path).await;
+            check(list.status == 200, || format!("{list:?}"))?;
+            let row = list.data()["results"][0].clone();
+            check(row["state"] == state, || format!("{list:?}"))?;
+            Ok(row)
+        })
+        .await
+    };
+    let row = becomes("it follows", "unknown").await;
+    assert_eq!(row["labels"], json!({"ring": "canary"}));
+    put(&cluster, 1, "acme", &json!({"n": 666})).await;
+    let row = becomes("a failure", "failed").await;
+    assert!(row["detail"].as_str().is_some_and(|detail| detail.contains("limits.txt")), "{row}");
+    put(&cluster, 1, "acme", &json!({"n": 2})).await;
+    becomes("its end", "healthy").await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn an_agent_that_is_no_reader_has_what_is_proven() {
     let cluster = Cluster::start("agent-no-reader").await;
     define(&cluster).await;

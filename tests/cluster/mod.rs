@@ -19,6 +19,7 @@ mod members;
 mod monotone;
 mod point_in_time;
 mod polls;
+mod readers;
 mod rebuild;
 mod recover;
 mod refusal;

@@ -78,7 +78,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 77] = [
+const COMMANDS: [(&str, &[&str], i32); 79] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("changes", &["changes", "--since", "1h"], 0),
     ("undo", &["undo", "REVISION", "--dry-run"], 0),
@@ -104,6 +104,8 @@ const COMMANDS: [(&str, &[&str], i32); 77] = [
     ("config-put", &["config", "put", "limits", "FORMAT", "--upsert", "--data", r#"{"plan": "pro"}"#], 0),
     ("config-delete", &["config", "delete", "limits", "FORMAT", "--yes"], 0),
     ("config-rollback", &["config", "rollback", "limits", "initech", "--to", "REVISION"], 0),
+    ("config-report", &["config", "report", "limits", "acme", "--state", "failed", "--reader", "FORMAT"], 0),
+    ("config-readers", &["config", "readers", "limits", "acme"], 0),
     ("config-validate", &["config", "validate", "limits", "--data", r#"{"plan": "pro"}"#], 0),
     ("config-watch", &["config", "watch", "limits", "--from", "REVISION", "--count", "1"], 0),
     ("context-list", &["context", "list"], 0),

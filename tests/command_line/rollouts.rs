@@ -9,7 +9,7 @@ use std::{
 use serde_json::json;
 
 use super::{Done, User};
-use crate::harness::{Cluster, check, eventually};
+use crate::harness::{Cluster, check, eventually, watch::Watch};
 
 const PLAN: &str = "stages:\n  - labels: {ring: [canary]}\n    for_s: 1\n    min_healthy: 1\n  - for_s: 3600\n\
                     gates: [{name: errors, fresh_s: 600}]\n";
@@ -101,6 +101,53 @@ async fn a_failure_takes_it_back_and_a_watch_says_so() {
         2,
         "none.yaml",
     );
+}
+
+#[tokio::test]
+async fn the_readers_of_a_config_are_listed_with_what_they_report() {
+    let (cluster, root) = started("cli-readers").await;
+    let readers = ["config", "readers", "limits", "acme"];
+    let empty = root.run(&readers).await;
+    assert!(empty.code == 0 && empty.out.starts_with("READER"), "{empty:?}");
+    assert!(empty.err.contains("0 healthy, 0 failed with the current data"), "{empty:?}");
+    let query = [("definition", "limits"), ("config_key", "acme"), ("initial", "true")];
+    let call = cluster.client(2).get("/api/v1/watch").query(&query).header("x-concord-reader", "host-1");
+    let mut watch = Watch::of(&call).await;
+    watch.event().await;
+    let other = cluster.client(3).get("/api/v1/watch").query(&query[..2]);
+    let _nameless = Watch::of(&other).await;
+
+    let report = ["config", "report", "limits", "acme", "--reader", "host-1"];
+    let failed = ["--state", "failed", "--instance", "a", "--detail", "no start"];
+    assert_eq!(root.ok(&[&report[..], &failed].concat()).await, "reader \"host-1\" has failed\n");
+    let healthy = ["--state", "healthy", "--instance", "b"];
+    assert_eq!(root.ok(&[&report[..], &healthy].concat()).await, "reader \"host-1\" is healthy\n");
+    let late = ["--state", "healthy", "--instance", "a", "--revision", "1"];
+    let told = root.ok(&[&report[..], &late].concat()).await;
+    assert_eq!(told, "reader \"host-1\" is healthy; it does not count now\n");
+
+    let table = root.run(&readers).await;
+    let line = table.out.lines().nth(1).unwrap_or_default();
+    assert!(line.starts_with("host-1") && line.contains("failed") && line.ends_with("no start"), "{table:?}");
+    assert!(
+        table.err.contains("0 healthy, 1 failed") && table.err.contains("1 watch without a reader"),
+        "{table:?}"
+    );
+    let list = root.json(&readers).await;
+    let row = &list["results"][0];
+    assert_eq!(
+        (&row["node_id"], &row["state"], &row["variant"]),
+        (&json!(2), &json!("failed"), &json!(null))
+    );
+    assert_eq!(list["meta"]["watches"], json!({"identified": 1, "unidentified": 1}));
+    fails(&root.run(&["config", "readers", "limits", "none"]).await, 3, "limits");
+    let bad = ["--state", "failed", "--instance", "a b"];
+    assert_eq!(root.run(&[&report[..], &bad].concat()).await.code, 5);
+
+    let id = begin(&root, r#"{"n": 2}"#).await;
+    let report = ["change", "report", &id, "--state", "failed", "--instance", "a"];
+    root.ok(&[&report[..], &CANARY].concat()).await;
+    fails(&root.run(&["change", "watch", &id]).await, 1, "was not applied: failed");
 }
 
 /// A Prometheus that answers as it is told.

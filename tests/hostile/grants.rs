@@ -113,6 +113,14 @@ pub(super) fn cases() -> Vec<Case> {
         case(Method::PUT, CONFIG, &["write"], data(), &[200]),
         case(Method::PATCH, CONFIG, &["write", "read"], json!({}), &[200]),
         case(Method::GET, "/api/v1/config_definition/{}/config/{}/history", &["read"], null(), &[200]),
+        case(Method::GET, "/api/v1/config_definition/{}/config/{}/readers", &["read"], null(), &[200]),
+        case(
+            Method::POST,
+            "/api/v1/config_definition/{}/config/{}/report",
+            &["report"],
+            json!({"reader": "a", "state": "healthy", "revision": 1}),
+            &[200],
+        ),
         // The revision does not exist.
         case(
             Method::POST,

@@ -39,12 +39,15 @@ class Node(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self.requests: List[httpx.Request] = []
         self.reports: List[Dict[str, Any]] = []
         self.may_report = True
+        self.is_proven = False
 
     def put(self, data: Any, variant: Optional[str]) -> None:
         with self.lock:
             self.revision += 1
             named = {"variant": {"change_id": variant}} if variant else {}
             change = {"type": "config_updated", "config_definition_key": "limits", **FOUND, "data": data, "revision": 3}
+            if self.is_proven:
+                change["revision"] = self.revision
             made = {"revision": self.revision, "at": AT, "by": "root", "reason": None, "changes": [{**change, **named}]}
             self.events.append(made)
 
@@ -68,7 +71,7 @@ class Node(httpx.BaseTransport, httpx.AsyncBaseTransport):
             return ok({}) if self.may_report else refused
         if path.endswith("/watch"):
             config = {"config_definition_key": "limits", **FOUND, "data": self.data, "revision": 3}
-            if is_reader:
+            if is_reader and not self.is_proven:
                 config["variant"] = {"change_id": self.variant}
             state = {"revision": self.revision, "definitions": [], "configs": [config], "complete": True}
             text = f"event: state\nid: {self.revision}\ndata: {json.dumps(state)}\n\n"
@@ -193,7 +196,10 @@ def test_a_candidate_is_reported_healthy_until_the_model_refuses_it(
         until(client, lambda: len(node.reports) > 1)
         labels = {"ring": "canary"}
         told = {"path": "/api/v1/change_request/change-1/report", "reader": "h", "labels": labels, "state": "healthy"}
+        instance = node.reports[0].pop("instance")
+        assert len(instance) == 16
         assert node.reports[0] == told
+        assert node.reports[1]["instance"] == instance
         node.put({"n": "s3cret"}, "change-1")
         until(client, lambda: node.reports[-1]["state"] == "failed")
         assert "limits/acme does not fit Limits at /n" in node.reports[-1]["detail"]
@@ -207,6 +213,42 @@ def test_a_candidate_is_reported_healthy_until_the_model_refuses_it(
         count = len(node.reports)
         pause(client, 0.1)
         assert len(node.reports) == count
+
+
+def test_a_config_that_a_model_refuses_is_reported_outside_rollouts_until_it_does_not(client: Any, node: Node) -> None:
+    node.is_proven = True
+    with hurried(client.cache("limits", poll_s=0)) as cache:
+        limits = cache.typed("limits", Limits)
+        assert limits.get("acme") == Limits(1)
+        pause(client, 0.1)
+        assert node.reports == [], "what runs well is silent"
+        node.put({"n": "s3cret"}, None)
+        until(client, lambda: len(node.reports) > 1)
+        told = node.reports[1]
+        assert told["path"] == "/api/v1/config_definition/limits/config/acme/report"
+        assert (told["state"], told["revision"]) == ("failed", 6)
+        assert "limits/acme does not fit Limits at /n" in told["detail"]
+        assert "s3cret" not in told["detail"]
+        node.put({"n": 2}, None)
+        until(client, lambda: node.reports[-1]["state"] == "healthy")
+        count = len(node.reports)
+        pause(client, 0.1)
+        assert len(node.reports) == count
+
+
+def test_a_refused_report_of_a_config_stops_them_for_a_while(
+    client: Any, node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.is_proven, node.may_report = True, False
+    with caplog.at_level(logging.WARNING, logger="concord_client"), hurried(client.cache("limits", poll_s=0)) as cache:
+        limits = cache.typed("limits", Limits)
+        assert limits.get("acme") == Limits(1)
+        node.put({"n": "s3cret"}, None)
+        until(client, lambda: "nothing is reported of the configs of limits" in caplog.text)
+        pause(client, 0.1)
+        assert len(node.reports) == 1
+        assert limits.get("acme") == Limits(1)
+    assert caplog.text.count("nothing is reported") == 1
 
 
 def test_a_key_that_may_not_report_is_told_so_once(client: Any, node: Node, caplog: pytest.LogCaptureFixture) -> None:

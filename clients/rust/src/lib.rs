@@ -39,8 +39,8 @@ mod watch;
 
 pub use answer::Answer;
 pub use cache::{
-    Cache, CacheOptions, Changes, Config, Freshness, Judge, Origin, Read, Selection, Source, Status, Typed,
-    TypedRead, Verdict,
+    Cache, CacheOptions, Changes, Config, Freshness, Judge, Origin, Read, Rejected, Selection, Source,
+    Status, Typed, TypedRead, Verdict,
 };
 pub use client::{Client, Options, shown_url};
 pub use deleted::{DeletedDefinition, UndeleteAt, Undeleted};

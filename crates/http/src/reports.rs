@@ -1,28 +1,38 @@
-//! What readers and gates say of rollouts.
+//! What readers and gates say, and which readers a config has.
 //!
 //! **Invariant:** a change request that the client may neither read nor report of is answered as one that does not exist.
 
 use axum::response::{IntoResponse as _, Response};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::openapi::{ObjectBuilder, schema::OneOfBuilder};
 
 use super::{
     body::fields::{self, BodyFields, FieldType},
     change_requests::unconditional,
     decision::News,
-    extract::BodyRequest,
+    definitions,
+    extract::{BodyRequest, ReadRequest, check_key},
     json::Object,
-    openapi::schemas::{boolean, text},
+    openapi::schemas::{boolean, integer, text},
     reply::{Problem, Reply},
 };
 use concord_model::{
     error::LocSegment,
-    limits::{LABEL_BYTES_MAX, READER_BYTES_MAX, READER_LABELS_BYTES_MAX, REPORT_TEXT_BYTES_MAX},
+    limits::{
+        INSTANCE_BYTES_MAX, LABEL_BYTES_MAX, READER_BYTES_MAX, READER_LABELS_BYTES_MAX, REPORT_TEXT_BYTES_MAX,
+    },
+    record::Revision,
+    time::Timestamp,
 };
-use concord_service::{GateWord, ReaderReport, ReaderState, Reported, Service};
+use concord_service::{
+    ConfigName, ConfigReader, ConfigReaders, GateWord, ReaderReport, ReaderState, ReportAbout, Reported,
+    Service,
+};
 
 /// How a reader runs: the names in a body.
-const STATES: [&str; 2] = ["healthy", "failed"];
+pub(super) const STATES: [&str; 2] = ["healthy", "failed"];
+/// The state of a reader that has not reported lately.
+pub(super) const UNKNOWN: &str = "unknown";
 
 const WORDS: FieldType<String> =
     FieldType { read: fields::string, schema: |_| text().max_length(Some(REPORT_TEXT_BYTES_MAX)).into() };
@@ -60,11 +70,34 @@ fn joined(labels: Map<String, Value>, fields: &mut BodyFields) -> String {
     parts.join(",")
 }
 
-/// The body of a reader's report. The change request is in the path.
+/// The body of a reader's report about a rollout. The change request is in the path.
 pub(super) fn report(fields: &mut BodyFields) -> ReaderReport {
+    said(fields, ReportAbout::Rollout(String::new()))
+}
+
+/// The body of a reader's report about a config. The keys are in the path.
+pub(super) fn config_report(fields: &mut BodyFields) -> ReaderReport {
+    const REVISION: FieldType<Revision> = FieldType {
+        read: fields::integer,
+        schema: |_| integer(0).description(Some("the revision of the config that the reader has")).into(),
+    };
+    let revision = fields.required("revision", &REVISION);
+    said(fields, ReportAbout::Config { definition: String::new(), key: String::new(), revision })
+}
+
+fn said(fields: &mut BodyFields, about: ReportAbout) -> ReaderReport {
     const READER: FieldType<String> = FieldType {
         read: fields::string,
         schema: |_| text().min_length(Some(1)).max_length(Some(READER_BYTES_MAX)).into(),
+    };
+    const INSTANCE: FieldType<String> = FieldType {
+        read: fields::string,
+        schema: |_| {
+            let about =
+                "which of the programs with this name: a random text that the program makes when it starts";
+            let text = text().min_length(Some(1)).max_length(Some(INSTANCE_BYTES_MAX));
+            text.description(Some(about)).into()
+        },
     };
     const STATE: FieldType<Option<ReaderState>> = FieldType {
         read: |value, fields| match fields::string(value, fields)?.as_str() {
@@ -78,9 +111,10 @@ pub(super) fn report(fields: &mut BodyFields) -> ReaderReport {
         schema: |_| text().enum_values(Some(STATES)).into(),
     };
     ReaderReport {
-        change: String::new(),
+        about,
         reader: fields.required("reader", &READER),
         labels: fields.optional("labels", &LABELS).unwrap_or_default(),
+        instance: fields.optional("instance", &INSTANCE),
         state: fields.required("state", &STATE).unwrap_or(ReaderState::Failed),
         detail: fields.optional("detail", &WORDS).unwrap_or_default(),
     }
@@ -96,13 +130,81 @@ pub(super) fn word(fields: &mut BodyFields) -> GateWord {
     }
 }
 
-/// Takes the report of a reader.
+/// Takes the report of a reader about a rollout.
 pub(super) async fn take_report(service: Service, request: BodyRequest) -> Result<Response, Problem> {
     let request = request.refuse_dry_run()?;
     unconditional(request.condition)?;
-    let report = ReaderReport { change: request.name.clone(), ..request.read(&service, report).await? };
+    let about = ReportAbout::Rollout(request.name.clone());
+    let report = ReaderReport { about, ..request.read(&service, report).await? };
     let reported = service.reports.report(&request.caller.principal, report).await?;
     Ok(answered("report taken", reported))
+}
+
+/// Takes the report of a reader about a config.
+pub(super) async fn take_config_report(service: Service, request: BodyRequest) -> Result<Response, Problem> {
+    let request = request.refuse_dry_run()?;
+    unconditional(request.condition)?;
+    let (definition, key) = (request.keys.definition.clone(), request.keys.config.clone());
+    check_key(&definition, definitions::KEY)?;
+    let mut report = request.read(&service, config_report).await?;
+    if let ReportAbout::Config { revision, .. } = report.about {
+        report.about = ReportAbout::Config { definition, key, revision };
+    }
+    let reported = service.reports.report(&request.caller.principal, report).await?;
+    Ok(answered("report taken", reported))
+}
+
+/// Lists the readers of a config.
+pub(super) async fn readers(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    let (definition, config) = (&request.definition(), &request.config());
+    check_key(definition, definitions::KEY)?;
+    let name = ConfigName { definition, key: config };
+    let found = Box::pin(service.reports.readers(&request.principal, name, consistency)).await?;
+    let revision = found.revision;
+    // Some milliseconds for thousands of readers.
+    let data = service.cx.run_long(move || listed(&found)).await?;
+    Ok(Reply::ok("readers found", &data).state_revision(revision))
+}
+
+fn listed(found: &ConfigReaders) -> String {
+    let readers: Vec<String> = found.readers.iter().map(row).collect();
+    let (healthy, failed) = found.counts.unzip();
+    let meta = Object::new()
+        .value("healthy", &healthy)
+        .value("failed", &failed)
+        .object("watches", |watches| {
+            watches.value("identified", &found.identified).value("unidentified", &found.unidentified)
+        })
+        .value("truncated", &found.is_truncated)
+        .value("missing_nodes", &found.missing_nodes)
+        .finish();
+    Object::new().raw("results", &format!("[{}]", readers.join(","))).raw("meta", &meta).finish()
+}
+
+/// A reader as JSON.
+fn row(reader: &ConfigReader) -> String {
+    let labels: Map<String, Value> =
+        reader.labels.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+    let said = reader.said.as_ref();
+    let state = match said.map(|said| said.state) {
+        Some(ReaderState::Healthy) => STATES[0],
+        Some(ReaderState::Failed) => STATES[1],
+        None => UNKNOWN,
+    };
+    let time = |time: Timestamp| time.to_string();
+    Object::new()
+        .value("reader", &reader.reader)
+        .value("labels", &labels)
+        .value("node_id", &reader.node)
+        .value("since", &reader.since.map(time))
+        .value("revision", &reader.revision)
+        .value("variant", &reader.variant.as_ref().map(|change| json!({ "change_id": change })))
+        .unescaped("state", state)
+        .value("detail", &said.and_then(|said| said.detail.as_deref()))
+        .value("reported_revision", &said.and_then(|said| said.revision))
+        .value("reported_at", &said.map(|said| time(said.at)))
+        .finish()
 }
 
 /// Takes what a monitor says of a gate.
@@ -125,8 +227,6 @@ fn answered(message: &'static str, reported: Reported) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -165,6 +265,13 @@ mod tests {
         ] {
             assert!(report(wrong.clone()).is_err(), "{wrong}");
         }
+        assert_eq!(read.instance, None);
+        let read = report(json!({ "reader": "a", "state": "failed", "instance": "i" })).unwrap();
+        assert_eq!(read.instance.as_deref(), Some("i"));
+        let of_config = |body| BodyFields::read(body, config_report);
+        let read = of_config(json!({ "reader": "a", "state": "failed", "revision": 7 })).unwrap();
+        assert!(matches!(read.about, ReportAbout::Config { revision: 7, .. }));
+        assert!(of_config(json!({ "reader": "a", "state": "failed" })).is_err(), "it needs a revision");
         let word = |body| BodyFields::read(body, word);
         assert!(!word(json!({ "ok": false })).unwrap().is_ok);
         assert!(word(json!({ "ok": "yes" })).is_err() && word(json!({})).is_err());

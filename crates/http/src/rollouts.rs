@@ -306,7 +306,11 @@ fn status_json(status: &RolloutStatus) -> Value {
         let labels: Map<String, Value> =
             failure.labels.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
         let detail = (!status.hides_details).then_some(&failure.detail);
-        json!({ "reader": failure.reader, "labels": labels, "detail": detail, "at": time(failure.at) })
+        let instance = Some(&failure.instance).filter(|instance| !instance.is_empty());
+        json!({
+            "reader": failure.reader, "instance": instance, "labels": labels, "detail": detail,
+            "at": time(failure.at),
+        })
     };
     let gate = |gate: &GateView| json!({ "name": gate.name, "ok": gate.ok, "evidence": gate.evidence, "at": gate.at.map(time) });
     json!({

@@ -206,12 +206,24 @@ pub const ROLLOUT_LABELS_BYTES_MAX: usize = 16 << 10;
 pub const ROLLOUT_GATES_MAX: usize = 16;
 /// Bytes of the name of a gate.
 pub const GATE_NAME_BYTES_MAX: usize = 64;
-/// Readers of one rollout whose reports the leader has.
+/// Reports about one rollout, and about one config, that the leader has. A reader has one for each of its instances.
 pub const ROLLOUT_READERS_MAX: usize = 10_000;
-/// Readers of all rollouts whose reports the leader has: with their names, less than 64 MiB.
-pub const REPORTED_READERS_MAX: usize = 100_000;
-/// Failed readers of one rollout of which the leader keeps the labels and what they say.
+/// Reports that the leader has in all: with the names of their readers, less than 96 MiB.
+pub const REPORTS_MAX: usize = 100_000;
+/// Those of them that are about configs outside rollouts. They leave the rest to rollouts.
+pub const CONFIG_REPORTS_MAX: usize = 50_000;
+/// Those of them that one access key has sent. It leaves the rest to other keys.
+pub const CONFIG_REPORTS_OF_KEY_MAX: usize = 10_000;
+/// Failures of one rollout, and of one config, of which the leader keeps the labels and what they say.
 pub const REPORT_DETAILS_MAX: usize = 50;
+/// The same of all configs: some 3 KiB each.
+pub const CONFIG_REPORT_DETAILS_MAX: usize = 4_000;
+/// Those of them that one access key has sent.
+pub const CONFIG_REPORT_DETAILS_OF_KEY_MAX: usize = 800;
+/// Bytes of the name of an instance of a reader.
+pub const INSTANCE_BYTES_MAX: usize = 64;
+/// Watches with a reader that a node lists for one config.
+pub const READERS_OF_NODE_MAX: usize = 1_000;
 /// Bytes of what a reader says of its failure, and of what a gate says.
 pub const REPORT_TEXT_BYTES_MAX: usize = 1024;
 /// Seconds after which a report counts no more. Readers repeat it three times as often.

@@ -128,7 +128,7 @@ use membership::ClusterMembers;
 use quota::Quotas;
 use read::Reads;
 use redaction::Redactor;
-use rollouts::{EvidenceStore, Reports, reports::WatchCounter, task::RolloutTask};
+use rollouts::{EvidenceStore, Reports, reports::KnownWatches, task::RolloutTask};
 use schemas::{Schemas, Validators};
 use slowness::SlowWrites;
 use watch::Watches;
@@ -169,7 +169,10 @@ pub use request::{
     ProposedOperations, Refusal, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
     WatchCount, Write,
 };
-pub use rollouts::{EvidenceView, FailureReport, GateView, GateWord, ReaderReport, ReaderState, Reported};
+pub use rollouts::{
+    ConfigReader, ConfigReaders, EvidenceView, FailureReport, GateView, GateWord, NodeReaders, ReaderReport,
+    ReaderState, ReaderWatch, ReportAbout, Reported,
+};
 pub use write::forwarded::ForwardedResponse;
 pub use write::{
     batch::check_operation_count,
@@ -266,7 +269,7 @@ pub struct Units {
     pub environments: Arc<Environments>,
     /// Change requests.
     pub changes: Arc<ChangeRequests>,
-    /// Reports of readers and words of gates about rollouts.
+    /// Reports of readers, words of gates, and the readers of configs.
     pub reports: Arc<Reports>,
     /// Anchors of the audit logs.
     pub anchors: Arc<AuditAnchoring>,
@@ -293,9 +296,12 @@ impl Deref for Service {
 }
 
 /// What counts the watches of configs.
-fn counter(watches: &Arc<Watches>) -> WatchCounter {
-    let watches = Arc::clone(watches);
-    WatchCounter(Box::new(move |state, definition, key| watches.watches_of(state, definition, key)))
+fn known_watches(watches: &Arc<Watches>) -> KnownWatches {
+    let (counted, listed) = (Arc::clone(watches), Arc::clone(watches));
+    KnownWatches {
+        count: Box::new(move |state, definition, key| counted.watches_of(state, definition, key)),
+        list: Box::new(move |state, definition, key| listed.readers_of(state, definition, key)),
+    }
 }
 
 /// The writes of a service.
@@ -355,7 +361,7 @@ impl Service {
             (&cx, &clock),
             &freshness,
             &authentication,
-            (&evidence, counter(&watches)),
+            (&evidence, known_watches(&watches)),
         ));
         let changes = Arc::new(ChangeRequests::new((&cx, &clock), &freshness, &writes, &reports));
         let members = Arc::new(ClusterMembers {

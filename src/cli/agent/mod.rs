@@ -165,8 +165,9 @@ fn connect(args: &AgentArgs, settings: &Arc<AgentSettings>) -> Result<Connected,
     let options =
         CacheOptions { confirm_every: settings.confirm_every, fresh_for: settings.fresh_for, ..options };
     let (verdicts, settings) = (Arc::new(Verdicts::default()), Arc::clone(settings));
-    let judging = Arc::clone(&verdicts);
-    let cache = client.cache(options.judge(move |config| judging.of(&settings, config)))?;
+    let (judging, rejecting) = (Arc::clone(&verdicts), Arc::clone(&verdicts));
+    let options = options.judge(move |config| judging.of(&settings, config));
+    let cache = client.cache(options.rejected(move || rejecting.rejected()))?;
     Ok((client, cache, verdicts))
 }
 

@@ -34,7 +34,7 @@ use super::{
     format::data_of,
     place::{FileDigest, FileStamp, Target},
     settings::{FileContent, FileSettings, WhenAbsent},
-    verdicts,
+    verdicts::FileConfigs,
 };
 use crate::cli::current::{config_path, definition_path};
 
@@ -80,8 +80,8 @@ pub(super) struct Upkeep<'a> {
     /// The last look has failed.
     has_failed: bool,
     restored_at: Option<Instant>,
-    /// The candidates of rollouts that it was rendered from last.
-    candidates: Vec<Arc<Config>>,
+    /// The configs that it was rendered from last.
+    configs: FileConfigs,
     /// Failures of its command since it last succeeded or was given up.
     failures: u32,
     retry_at: Option<Instant>,
@@ -105,7 +105,7 @@ impl<'a> Upkeep<'a> {
             is_altered: false,
             has_failed: false,
             restored_at: None,
-            candidates: Vec::new(),
+            configs: FileConfigs::default(),
             failures: 0,
             retry_at: None,
         }
@@ -238,8 +238,7 @@ impl<'a> Upkeep<'a> {
         }
         // No node has responded, and there was no file.
         let Ok((configs, _)) = self.agent.cache.all() else { return Ok(()) };
-        let is_used = |one: &&Arc<Config>| one.variant.is_some() && verdicts::uses(&self.file.content, one);
-        self.candidates = configs.iter().filter(is_used).cloned().collect();
+        self.configs = FileConfigs::of(&self.file.content, &configs);
         // A render error is logged once, and retried when the configs have changed. All others are always retried.
         self.seen = Some(version);
         let looked = match self.render(&configs) {
@@ -273,9 +272,9 @@ impl<'a> Upkeep<'a> {
         Ok(())
     }
 
-    /// Says of the candidates that the file was rendered from whether they do.
+    /// Says of the configs that the file was rendered from whether they do.
     fn judge(&self, verdict: Verdict) {
-        self.agent.verdicts.note(&self.file.path, self.candidates.clone(), verdict);
+        self.agent.verdicts.note(&self.file.path, self.configs.clone(), verdict);
     }
 
     fn reject(&self, error: &str) {
@@ -510,7 +509,7 @@ impl<'a> Upkeep<'a> {
     async fn run(&self) -> Result<(), String> {
         let begin = Instant::now();
         // Only what is reported is read: a process that the command leaves behind keeps its own output otherwise.
-        let output = if self.candidates.is_empty() { Output::Passed } else { Output::Read };
+        let output = if self.configs.candidates.is_empty() { Output::Passed } else { Output::Read };
         let (path, stopping) = (&self.file.path, &self.agent.stopping);
         let done = command::run(&self.file.command, path, self.file.timeout, stopping, output).await;
         let (file, duration_ms) = (self.file.path.display(), begin.elapsed().as_millis());

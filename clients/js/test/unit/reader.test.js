@@ -49,7 +49,7 @@ test("a candidate says whose it is, has no revision, and an update rests on what
 });
 
 /** A node that sends a state with a candidate, what a test sends afterwards, and takes reports. */
-function following({ mayReport = true, data = { n: 1 } } = {}) {
+function following({ mayReport = true, data = { n: 1 }, variant = { change_id: "change-1" } } = {}) {
   const node = { revision: 5, send: () => {}, reports: [], watches: [] };
   const answer = ({ url, method, headers, body, signal }) => {
     if (method === "POST") {
@@ -69,7 +69,7 @@ function following({ mayReport = true, data = { n: 1 } } = {}) {
           const made = { type: "config_updated", config_definition_key: "limits", config_key: "acme", ...TIMES, ...change };
           write(event("change", { revision, at: "t", by: "root", reason: null, changes: [made] }, revision));
         };
-        const config = { config_definition_key: "limits", config_key: "acme", data, revision: 3, variant: { change_id: "change-1" }, ...TIMES };
+        const config = { config_definition_key: "limits", config_key: "acme", data, revision: 3, ...(variant ? { variant } : {}), ...TIMES };
         write(event("state", { revision: 5, definitions: [], configs: [config], complete: true }, 5));
         signal.addEventListener("abort", () => controller.error(new TypeError("terminated")));
       },
@@ -95,7 +95,10 @@ test("a candidate is reported healthy until the validator refuses it, and stays 
   assert.equal(view.entry("acme").variant, "change-1");
   await until(() => node.reports.length > 1, "reports");
   const labels = { ring: "canary" };
-  assert.deepEqual(node.reports[1], { path: "/api/v1/change_request/change-1/report", reader: "h", labels, state: "healthy" });
+  const { instance, ...second } = node.reports[1];
+  assert.match(instance, /^[0-9a-f]{32}$/);
+  assert.equal(node.reports[0].instance, instance);
+  assert.deepEqual(second, { path: "/api/v1/change_request/change-1/report", reader: "h", labels, state: "healthy" });
   node.send(6, { data: { n: 2 }, revision: 3, variant: { change_id: "change-1" } });
   await until(() => node.reports.at(-1).state === "failed", "the failure");
   assert.match(node.reports.at(-1).detail, /limits\/acme.*2 is too many/);
@@ -108,6 +111,40 @@ test("a candidate is reported healthy until the validator refuses it, and stays 
   const count = node.reports.length;
   await new Promise((resolve) => setTimeout(resolve, 100));
   assert.equal(node.reports.length, count, "there is nothing to report of any more");
+  await cache.close();
+});
+
+test("a config that a validator refuses is reported outside rollouts until it does not", async () => {
+  const { node, answer } = following({ variant: null });
+  const cache = cacheOf(answer);
+  const view = cache.view("limits", { parse: (data) => { if (data.n > 1) throw new Error("too many"); return data; } });
+  await cache.ready();
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  assert.deepEqual(node.reports, [], "what runs well is silent");
+  node.send(6, { data: { n: 2 }, revision: 6 });
+  await until(() => node.reports.length > 1, "the failure, twice");
+  const { path, state, revision, detail } = node.reports[1];
+  assert.deepEqual([path, state, revision], ["/api/v1/config_definition/limits/config/acme/report", "failed", 6]);
+  assert.match(detail, /limits\/acme.*too many/);
+  assert.deepEqual(view.get("acme"), { n: 1 });
+  node.send(7, { data: { n: 0 }, revision: 7 });
+  await until(() => node.reports.at(-1).state === "healthy", "its end");
+  assert.equal(node.reports.at(-1).revision, 7);
+  const count = node.reports.length;
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  assert.equal(node.reports.length, count);
+  await cache.close();
+});
+
+test("a refused report of a config stops them for a while", async () => {
+  const { node, answer } = following({ variant: null, mayReport: false, data: { n: 2 } });
+  const problems = [];
+  const cache = cacheOf(answer, { onProblem: (error) => problems.push(error) });
+  cache.view("limits", { parse: () => { throw new Error("no"); } });
+  const refusals = () => problems.filter((error) => error.status === 403);
+  await until(() => refusals().length > 0, "the refusal");
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  assert.deepEqual([node.reports.length, refusals().length], [1, 1]);
   await cache.close();
 });
 

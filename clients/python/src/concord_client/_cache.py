@@ -573,6 +573,10 @@ class Typed(Generic[M]):
         else:
             self._invalid.pop(config.key, None)
 
+    def looked_at(self) -> List[str]:
+        """The keys of the configs that were made, or were to be made, into an instance."""
+        return list(self._made) + [key for key in list(self._invalid) if key not in self._made]
+
     def refusal(self, config: Config) -> Optional[ModelError]:
         """Why a config does not fit the model; None where it does."""
         self.keep(config)

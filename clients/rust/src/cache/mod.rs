@@ -6,7 +6,7 @@
 //! | `source` | where a value comes from, and how old it is |
 //! | `follow` | the tasks: list and watch, confirm, save |
 //! | `file` | the last-known-good file |
-//! | `report` | what the cache says of candidates of rollouts |
+//! | `report` | what the cache says of candidates of rollouts, and of configs that the program rejects |
 //! | `typed` | a config as a type of the program's |
 //!
 //! A watch delivers the state and then each change immediately. It does not prove that nothing is missing: its node may
@@ -38,7 +38,7 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::JoinHandle};
 
 pub use content::{Config, Selection};
-pub use report::{Judge, Verdict};
+pub use report::{Judge, Rejected, Verdict};
 pub use source::{Freshness, Origin, Source};
 pub use typed::{Typed, TypedRead};
 
@@ -65,6 +65,8 @@ pub struct CacheOptions {
     /// Says whether the program runs well with a candidate of a rollout. Without it, it does as long as it admits the data;
     /// see [`Cache::typed`].
     pub judge: Option<Judge>,
+    /// Lists what else the program rejects outside rollouts, beside data that it does not admit; see [`Cache::typed`].
+    pub rejected: Option<Rejected>,
 }
 
 impl CacheOptions {
@@ -78,7 +80,18 @@ impl CacheOptions {
             fresh_for: Duration::from_secs(10),
             save_every: Duration::from_secs(60),
             judge: None,
+            rejected: None,
         }
+    }
+
+    /// With a list of what the program rejects outside rollouts.
+    #[must_use]
+    pub fn rejected(
+        mut self,
+        list: impl Fn() -> Vec<(Arc<Config>, Verdict)> + Send + Sync + 'static,
+    ) -> Self {
+        self.rejected = Some(Rejected::new(list));
+        self
     }
 
     /// With a judge of candidates.
@@ -150,7 +163,7 @@ struct Shared {
     superseded: watch::Sender<u64>,
     /// Whose turn it is to write the file.
     saving: tokio::sync::Mutex<()>,
-    /// What else must admit a candidate.
+    /// What else must admit a config.
     checks: Mutex<Vec<Weak<Check>>>,
 }
 

@@ -35,7 +35,7 @@ struct Script {
     cluster: Option<&'static str>,
     /// It opens no watch.
     has_no_watch: bool,
-    /// The reports that came, with their change requests.
+    /// The reports that came, with what they are about.
     reports: Vec<(String, Value)>,
     /// The key lacks `report`.
     has_no_report: bool,
@@ -94,9 +94,14 @@ fn answer(mut stream: TcpStream, script: &Mutex<Script>) {
     script.seen.push_back(format!("{line} {}", last.as_deref().unwrap_or("-")));
     let cluster = script.cluster.map(|id| format!("x-concord-cluster: {id}\r\n")).unwrap_or_default();
     let close = format!("connection: close\r\nx-concord-node: 7\r\n{cluster}");
-    if let Some(rest) = line.strip_prefix("post /api/v1/change_request/") {
-        let change = rest.split('/').next().unwrap_or_default().to_owned();
-        script.reports.push((change, body_of(&mut stream, request, &text)));
+    if line.starts_with("post ") {
+        // Of a change request, or of a config: `definition/key`.
+        let path = line.split(' ').nth(1).unwrap_or_default();
+        let path = path
+            .trim_start_matches("/api/v1/change_request/")
+            .trim_start_matches("/api/v1/config_definition/");
+        let about = path.trim_end_matches("/report").replace("/config/", "/");
+        script.reports.push((about, body_of(&mut stream, request, &text)));
         let status = if script.has_no_report { "403 Forbidden" } else { "200 OK" };
         let _ =
             stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n{close}\r\n{{}}").as_bytes());
@@ -458,4 +463,32 @@ async fn a_judge_says_what_is_reported_and_a_key_without_the_verb_stops_it() {
     // Several confirmations later there is still one report, and one warning.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((node.script().reports.len(), WARNED.lock().unwrap().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_config_that_the_program_rejects_is_reported_outside_rollouts_until_it_does_not() {
+    let mut state = with_candidate(5, &json!({"n": "s3cret"}));
+    state["configs"][0]["variant"] = Value::Null;
+    let node = Node::start(5, state);
+    let cache = Client::new(Options { urls: vec![node.url.clone()], timeout: WAIT, ..Options::default() });
+    let mut options = CacheOptions::new(vec![Selection::definition("a")]);
+    options.confirm_every = Duration::from_millis(20);
+    let cache = cache.unwrap().cache(options).unwrap();
+    let typed = cache.typed::<Counted>("a", "k");
+    until(&cache, "a report", |_| !node.script().reports.is_empty()).await;
+    let (about, report) = node.script().reports[0].clone();
+    assert_eq!(about, "a/k");
+    assert_eq!((&report["state"], &report["revision"]), (&json!("failed"), &json!(2)));
+    assert_eq!(report["instance"].as_str().map(str::len), Some(16));
+    let detail = report["detail"].as_str().unwrap();
+    assert!(detail.contains("a/k at revision 2") && !detail.contains("s3cret"), "{detail}");
+    assert!(typed.get().is_err());
+    let good = json!({"type": "config_updated", "config_definition_key": "a", "config_key": "k", "data": {"n": 3},
+                      "created_at": "c", "modified_at": "m"});
+    node.send("change", 7, &json!({"revision": 7, "changes": [good]}));
+    until(&cache, "the end", |_| node.script().reports.len() > 1).await;
+    let last = node.script().reports.last().unwrap().1.clone();
+    assert_eq!((&last["state"], &last["revision"]), (&json!("healthy"), &json!(7)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(node.script().reports.len(), 2, "what runs well is silent");
 }

@@ -200,6 +200,22 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         keyed_with_body!(history::rollback),
     )
     .parameters(&["bypass"]),
+    Endpoint::new(
+        Get,
+        "/api/v1/config_definition/{definition}/config/{config}/readers",
+        Needs(Verb::Read),
+        "list_config_readers",
+        keyed!(reports::readers),
+    )
+    .consistency(),
+    Endpoint::new(
+        Post,
+        "/api/v1/config_definition/{definition}/config/{config}/report",
+        Needs(Verb::Report),
+        "report_config",
+        keyed_with_body!(reports::take_config_report),
+    )
+    .audited(Audited::News),
     Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get)).consistency(),
     Endpoint::new(Put, SCHEMA, Needs(Verb::Define), "update_schema", keyed_with_body!(schema::put))
         .parameters(&["policy", "bypass"]),

@@ -78,6 +78,7 @@ pub(super) fn rollout() -> ObjectBuilder {
     let failure = open(
         vec![
             ("reader", text().into()),
+            ("instance", nullable(Type::String).into()),
             ("labels", labels.into()),
             ("detail", nullable(Type::String).into()),
             ("at", time().into()),

@@ -12,15 +12,18 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
 };
 
-use super::memory::{Full, Memory, Moment, Run, Word};
+use super::memory::{About, Full, Memory, Moment, Run, Said, Subject, Taken, Word};
 use crate::{access::Authentication, context::Context, request::Principal};
 use concord_model::{
     access_key::Verb,
+    key::Key,
+    record::Revision,
     system::{
         change::{Change, ChangeId, Scope},
         rollout::{Evidence, GateRule, Reader, Rollout},
@@ -50,10 +53,14 @@ pub struct EvidenceView {
 pub struct FailureReport {
     /// Its name.
     pub reader: String,
+    /// Which of the programs with this name; empty if it has not said so.
+    pub instance: String,
     /// Its labels.
     pub labels: Vec<(String, String)>,
     /// What it says of it.
     pub detail: String,
+    /// The revision that it is about; 0 of a candidate, which has none.
+    pub revision: Revision,
     /// When.
     pub at: Timestamp,
 }
@@ -69,6 +76,19 @@ pub struct GateView {
     pub evidence: String,
     /// When it has said something last.
     pub at: Option<Timestamp>,
+}
+
+/// What readers say of a config, as the leader knows it. Sent between nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ConfigSaid {
+    /// Readers that run well with its proven data.
+    pub(super) healthy: u32,
+    /// Readers that say that something is wrong with them.
+    pub(super) failed: u32,
+    /// Some of those, the newest first.
+    pub(super) failures: Vec<FailureReport>,
+    /// What each of the named readers says, in their order.
+    pub(super) said: Vec<Option<Said>>,
 }
 
 /// What the leader knows of the rollouts that run.
@@ -175,31 +195,74 @@ impl EvidenceStore {
         sleep(GATHER_TIME).await;
     }
 
-    /// Takes the report of a reader about a rollout that runs; `failure`: what it says of it, if it does not run well.
-    /// `None` if the reader does not see the candidates, so that it says nothing about them; else whether it is a failure of
-    /// a reader that had none.
+    /// Takes the report of an instance of a reader about a rollout that runs; `failure`: what it says of it, if it does not run
+    /// well. It is dropped if the reader does not see the candidates, so that it says nothing about them.
     ///
     /// # Errors
     /// When there is no room.
     pub(super) fn report(
         &self,
         (change, rollout): (&ChangeId, &Rollout),
-        reader: &Reader,
+        (reader, instance): (&Reader, &SmolStr),
         failure: Option<&str>,
         time: Timestamp,
-    ) -> Result<Option<bool>, Full> {
-        let Some(run) = run_of(rollout) else { return Ok(None) };
+    ) -> Result<Taken, Full> {
+        let Some(run) = run_of(rollout) else { return Ok(Taken::Dropped) };
         let (is_in, mut memory) = (rollout.has(change, reader), self.memory());
         if !is_in {
-            memory.forget_reader(change, reader);
-            return Ok(None);
+            memory.forget_reader(change, &reader.id, instance);
+            return Ok(Taken::Dropped);
         }
         let at = Moment { now: Instant::now(), time };
-        let is_news = memory.report((change, run), reader, failure, at)?;
-        if is_news {
+        let taken = memory.report(About::Rollout(change, run), (reader, instance), failure, at)?;
+        if taken == Taken::News {
             self.has_changed.notify_one();
         }
-        Ok(Some(is_news))
+        Ok(taken)
+    }
+
+    /// Takes the report of an instance of a reader about a revision of a config, outside rollouts.
+    ///
+    /// # Errors
+    /// When there is no room, or the key that sends it has used up its part.
+    pub(super) fn report_of_config(
+        &self,
+        (definition, key, revision): (u64, &Key, Revision),
+        by: &Principal,
+        (reader, instance): (&Reader, &SmolStr),
+        (failure, time): (Option<&str>, Timestamp),
+    ) -> Result<Taken, Full> {
+        let about = About::Config { definition, key, revision, by: &by.id };
+        let at = Moment { now: Instant::now(), time };
+        self.memory().report(about, (reader, instance), failure, at)
+    }
+
+    /// What readers have said of a config. Those that see a candidate, of that.
+    pub(super) fn said(
+        &self,
+        (definition, key): (u64, &Key),
+        rollout: Option<(&ChangeId, &Rollout)>,
+        readers: &[(String, bool)],
+    ) -> ConfigSaid {
+        let now = Instant::now();
+        let mut memory = self.memory();
+        let (healthy, failed, failures) = memory.of_config(definition, key, now);
+        let on = |side: bool| {
+            let of_side = readers.iter().filter(move |(_, sees_candidate)| *sees_candidate == side);
+            of_side.map(|(reader, _)| reader.as_str())
+        };
+        let subject = Subject::Config(definition, key.clone());
+        let mut proven = memory.said(&subject, None, on(false), now).into_iter();
+        let candidate = rollout.and_then(|(change, rollout)| {
+            let (subject, run) = (Subject::Rollout(change.clone()), run_of(rollout)?);
+            Some(memory.said(&subject, Some(run), on(true), now))
+        });
+        let mut candidate = candidate.unwrap_or_default().into_iter();
+        let said = readers.iter().map(|(_, sees_candidate)| {
+            let side = if *sees_candidate { &mut candidate } else { &mut proven };
+            side.next().flatten()
+        });
+        ConfigSaid { healthy, failed, failures, said: said.collect() }
     }
 
     /// Takes what a key says of a gate. Returns whether it is something else than it has said before.

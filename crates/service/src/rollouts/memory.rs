@@ -1,26 +1,34 @@
 //! The reports of readers and the words of gates that a leader remembers.
 //!
 //! ```text
-//! Memory ── Group, Group, …      of each rollout: the newest report of each of its readers
+//! Memory ── Group, Group, …      of each rollout, and of each config: the newest report of each instance of its readers
 //!         └ Word, Word, …        of each gate and key: the newest thing that it has said
 //! ```
 //!
-//! **Invariants:** it never has more than [`ROLLOUT_READERS_MAX`] readers of a rollout, [`REPORTED_READERS_MAX`] in all, and
-//! [`GATE_WORDS_MAX`] words. What is full of readers that run well still takes a failure: the oldest of those makes room.
-//! What it has is of one term, so a new leader begins with nothing.
+//! A reader is a name, and several programs may have it. So each of them has a report of its own, and a reader has failed as
+//! long as one of its instances has.
+//!
+//! **Invariants:** it never has more than [`ROLLOUT_READERS_MAX`] reports about one rollout or one config, [`REPORTS_MAX`] in
+//! all, [`CONFIG_REPORTS_MAX`] of them about configs and [`CONFIG_REPORTS_OF_KEY_MAX`] of those by one access key, and
+//! [`GATE_WORDS_MAX`] words. What is full of readers that run well still takes a failure: the oldest of those makes room. Only
+//! a key that has used up its own part gets none from others. What it has is of one term, so a new leader begins with nothing.
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use tokio::time::{Duration, Instant};
 
 use super::evidence::FailureReport;
 use crate::request::Principal;
 use concord_model::{
+    key::Key,
     limits::{
-        GATE_WORDS_MAX, REPORT_AGE_S_MAX, REPORT_DETAILS_MAX, REPORTED_READERS_MAX, ROLLOUT_READERS_MAX,
-        ROLLOUT_TIME_S_MAX,
+        CONFIG_REPORT_DETAILS_MAX, CONFIG_REPORT_DETAILS_OF_KEY_MAX, CONFIG_REPORTS_MAX,
+        CONFIG_REPORTS_OF_KEY_MAX, GATE_WORDS_MAX, REPORT_AGE_S_MAX, REPORT_DETAILS_MAX, REPORTS_MAX,
+        ROLLOUT_READERS_MAX, ROLLOUT_TIME_S_MAX,
     },
+    record::Revision,
     system::{change::ChangeId, rollout::Reader},
     time::Timestamp,
 };
@@ -37,6 +45,24 @@ pub(super) struct Full;
 /// One run of a rollout: its edition, and when it began. What readers have said of an earlier run counts for nothing.
 pub(super) type Run = (u32, Timestamp);
 
+/// What a report is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// The candidates of a rollout.
+    Rollout(ChangeId),
+    /// The proven data of a config, by the id of its definition and its key.
+    Config(u64, Key),
+}
+
+/// What a report is about, as exactly as it must be to count.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum About<'a> {
+    /// One run of a rollout.
+    Rollout(&'a ChangeId, Run),
+    /// A revision of a config, as a key says of it.
+    Config { definition: u64, key: &'a Key, revision: Revision, by: &'a SmolStr },
+}
+
 /// When something is said, by the monotonic clock and by the time of the log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
@@ -46,22 +72,55 @@ pub(super) struct Moment {
     pub(super) time: Timestamp,
 }
 
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It says nothing of what counts: its instance has reported a later revision, or its reader does not see the candidates.
+    Dropped,
+    /// It counts.
+    Counted,
+    /// It counts, and is a failure of a reader that had none.
+    News,
+}
+
+/// What a reader has said, in the sum of its instances. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Said {
+    /// Whether one of its instances has failed.
+    pub(super) is_failed: bool,
+    /// What the newest report of this kind says, if its detail was kept.
+    pub(super) detail: Option<String>,
+    /// The revision that this report is about; 0 of a candidate.
+    pub(super) revision: Revision,
+    /// When it came.
+    pub(super) at: Timestamp,
+}
+
 /// What a memory has at most.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    readers_of_rollout: usize,
-    readers: usize,
+    /// Reports about one rollout or config.
+    of_subject: usize,
+    reports: usize,
+    of_configs: usize,
+    of_key: usize,
     words: usize,
 }
 
-const BOUNDS: Bounds =
-    Bounds { readers_of_rollout: ROLLOUT_READERS_MAX, readers: REPORTED_READERS_MAX, words: GATE_WORDS_MAX };
+const BOUNDS: Bounds = Bounds {
+    of_subject: ROLLOUT_READERS_MAX,
+    reports: REPORTS_MAX,
+    of_configs: CONFIG_REPORTS_MAX,
+    of_key: CONFIG_REPORTS_OF_KEY_MAX,
+    words: GATE_WORDS_MAX,
+};
 
 /// All that a leader remembers.
 #[derive(Debug)]
 pub(super) struct Memory {
     term: u64,
-    groups: BTreeMap<ChangeId, Group>,
+    groups: BTreeMap<Subject, Group>,
+    totals: Totals,
     words: BTreeMap<(String, SmolStr), Word>,
     /// Numbers reports and words by their age.
     last_number: u64,
@@ -70,22 +129,85 @@ pub(super) struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { term: 0, groups: BTreeMap::new(), words: BTreeMap::new(), last_number: 0, bounds: BOUNDS }
+        Self {
+            term: 0,
+            groups: BTreeMap::new(),
+            totals: Totals::default(),
+            words: BTreeMap::new(),
+            last_number: 0,
+            bounds: BOUNDS,
+        }
     }
 }
 
-/// The reports about one run of a rollout.
+/// How many reports and details there are.
+#[derive(Debug, Default)]
+struct Totals {
+    reports: usize,
+    of_configs: Part,
+    /// Of those about configs, by the id of the key that has sent them.
+    of_keys: BTreeMap<SmolStr, Part>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Part {
+    reports: usize,
+    /// Of them, those of instances that run well.
+    healthy: usize,
+    details: usize,
+}
+
+impl Totals {
+    /// Reports about configs by a key.
+    fn of_key(&self, by: &SmolStr) -> Part {
+        self.of_keys.get(by).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, report: &Report, is_failed: bool) {
+        self.reports += 1;
+        let Some(by) = &report.by else { return };
+        for part in [&mut self.of_configs, self.of_keys.entry(by.clone()).or_default()] {
+            part.reports += 1;
+            part.healthy += usize::from(!is_failed);
+            part.details += usize::from(report.detail.is_some());
+        }
+    }
+
+    fn remove(&mut self, report: &Report, is_failed: bool) {
+        self.reports -= 1;
+        let Some(by) = &report.by else { return };
+        for part in [&mut self.of_configs, self.of_keys.entry(by.clone()).or_default()] {
+            part.reports -= 1;
+            part.healthy -= usize::from(!is_failed);
+            part.details -= usize::from(report.detail.is_some());
+        }
+        if self.of_key(by).reports == 0 {
+            self.of_keys.remove(by);
+        }
+    }
+}
+
+/// The reports about one run of a rollout, or about a config.
 #[derive(Debug, Default)]
 struct Group {
     run: Option<Run>,
-    /// The place of each reader in one of the two others.
-    places: BTreeMap<Arc<str>, Place>,
+    /// Readers with reports, and how many of their instances have failed.
+    readers: BTreeMap<Arc<str>, Instances>,
+    failed_readers: usize,
+    /// The place of each instance of a reader in one of the two others.
+    places: BTreeMap<(Arc<str>, SmolStr), Place>,
     /// By age.
-    healthy: BTreeMap<u64, Healthy>,
+    healthy: BTreeMap<u64, Report>,
     /// By age.
-    failed: BTreeMap<u64, Failed>,
+    failed: BTreeMap<u64, Report>,
     /// Those of `failed` that have a detail.
     details: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Instances {
+    all: usize,
+    failed: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -95,17 +217,16 @@ struct Place {
 }
 
 #[derive(Debug)]
-struct Healthy {
+struct Report {
     reader: Arc<str>,
-    at: Instant,
-}
-
-#[derive(Debug)]
-struct Failed {
-    reader: Arc<str>,
+    instance: SmolStr,
+    /// The key that has sent it, of a report about a config.
+    by: Option<SmolStr>,
     at: Instant,
     time: Timestamp,
-    /// What is shown of it; of the first [`REPORT_DETAILS_MAX`] only.
+    /// The revision that it is about; 0 of a candidate.
+    revision: Revision,
+    /// What is shown of a failure; of the first [`REPORT_DETAILS_MAX`] only.
     detail: Option<Box<Detail>>,
 }
 
@@ -133,55 +254,164 @@ fn is_old(at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(at) >= REPORT_AGE
 }
 
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
 impl Group {
     fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Forgets a reader. Whether its last report was a failure.
-    fn forget(&mut self, reader: &str) -> bool {
-        let Some(place) = self.places.remove(reader) else { return false };
-        if place.is_failed {
-            let failed = self.failed.remove(&place.number);
-            self.details -= usize::from(failed.is_some_and(|failed| failed.detail.is_some()));
-        } else {
-            self.healthy.remove(&place.number);
+    /// The readers that run well, and those that do not.
+    fn count(&self) -> (usize, usize) {
+        (self.readers.len() - self.failed_readers, self.failed_readers)
+    }
+
+    fn has_failed(&self, reader: &str) -> bool {
+        self.readers.get(reader).is_some_and(|instances| instances.failed > 0)
+    }
+
+    /// Where the report of an instance is.
+    fn place(&self, reader: &str, instance: &SmolStr) -> Option<Place> {
+        let (name, _) = self.readers.get_key_value(reader)?;
+        self.places.get(&(Arc::clone(name), instance.clone())).copied()
+    }
+
+    fn report(&self, place: Place) -> Option<&Report> {
+        if place.is_failed { self.failed.get(&place.number) } else { self.healthy.get(&place.number) }
+    }
+
+    /// Forgets the report of an instance.
+    fn forget(&mut self, reader: &str, instance: &SmolStr, totals: &mut Totals) {
+        let Some(Place { number, is_failed }) = self.place(reader, instance) else { return };
+        let all = if is_failed { &mut self.failed } else { &mut self.healthy };
+        if let Some(report) = all.remove(&number) {
+            self.removed(report, is_failed, totals);
         }
-        place.is_failed
+    }
+
+    /// What follows from it that a report was taken out of one of the two.
+    fn removed(&mut self, report: Report, is_failed: bool, totals: &mut Totals) {
+        totals.remove(&report, is_failed);
+        self.details -= usize::from(report.detail.is_some());
+        if let Some(instances) = self.readers.get_mut(&report.reader) {
+            instances.all -= 1;
+            instances.failed -= usize::from(is_failed);
+            self.failed_readers -= usize::from(is_failed && instances.failed == 0);
+            if instances.all == 0 {
+                self.readers.remove(&report.reader);
+            }
+        }
+        self.places.remove(&(report.reader, report.instance));
     }
 
     /// Forgets what counts no more.
-    fn expire(&mut self, now: Instant) {
+    fn expire(&mut self, now: Instant, totals: &mut Totals) {
         while let Some(oldest) = self.healthy.first_entry().filter(|oldest| is_old(oldest.get().at, now)) {
-            self.places.remove(&*oldest.remove().reader);
+            let report = oldest.remove();
+            self.removed(report, false, totals);
         }
         while let Some(oldest) = self.failed.first_entry().filter(|oldest| is_old(oldest.get().at, now)) {
-            let oldest = oldest.remove();
-            self.details -= usize::from(oldest.detail.is_some());
-            self.places.remove(&*oldest.reader);
+            let report = oldest.remove();
+            self.removed(report, true, totals);
         }
     }
 
-    /// Forgets the oldest reader that runs well. Whether there was one.
-    fn make_room(&mut self) -> bool {
+    /// Forgets the oldest report of an instance that runs well. Whether there was one.
+    fn make_room(&mut self, totals: &mut Totals) -> bool {
         let Some((_, oldest)) = self.healthy.pop_first() else { return false };
-        self.places.remove(&*oldest.reader);
+        self.removed(oldest, false, totals);
         true
     }
 
-    fn add(&mut self, number: u64, reader: &Reader, failure: Option<&str>, at: Moment) {
-        let name: Arc<str> = reader.id.as_str().into();
-        self.places.insert(Arc::clone(&name), Place { number, is_failed: failure.is_some() });
-        let Some(text) = failure else {
-            self.healthy.insert(number, Healthy { reader: name, at: at.now });
-            return;
+    /// The same of those that a key has sent.
+    fn make_room_of(&mut self, by: &SmolStr, totals: &mut Totals) -> bool {
+        let is_own = |(_, report): &(&u64, &Report)| report.by.as_ref() == Some(by);
+        let oldest = self.healthy.iter().find(is_own).map(|(number, _)| *number);
+        let Some(oldest) = oldest.and_then(|number| self.healthy.remove(&number)) else { return false };
+        self.removed(oldest, false, totals);
+        true
+    }
+
+    /// Forgets all of it.
+    fn clear(&mut self, totals: &mut Totals) {
+        self.healthy.values().for_each(|report| totals.remove(report, false));
+        self.failed.values().for_each(|report| totals.remove(report, true));
+        *self = Self::default();
+    }
+
+    /// Adds a report of an instance that has none.
+    fn add(&mut self, place: Place, report: Report, totals: &mut Totals) {
+        totals.add(&report, place.is_failed);
+        self.details += usize::from(report.detail.is_some());
+        let instances = self.readers.entry(Arc::clone(&report.reader)).or_default();
+        instances.all += 1;
+        self.failed_readers += usize::from(place.is_failed && instances.failed == 0);
+        instances.failed += usize::from(place.is_failed);
+        self.places.insert((Arc::clone(&report.reader), report.instance.clone()), place);
+        let all = if place.is_failed { &mut self.failed } else { &mut self.healthy };
+        all.insert(place.number, report);
+    }
+
+    /// What the instances of a reader have said.
+    fn said(&self, reader: &str) -> Option<Said> {
+        let (name, instances) = self.readers.get_key_value(reader)?;
+        let is_failed = instances.failed > 0;
+        let first = (Arc::clone(name), SmolStr::default());
+        let own = self.places.range(first..).take_while(|((of, _), _)| of == name);
+        let newest = own.map(|(_, place)| *place).filter(|place| place.is_failed == is_failed);
+        let report = self.report(newest.max_by_key(|place| place.number)?)?;
+        let detail = report.detail.as_ref().map(|detail| detail.text.clone());
+        Some(Said { is_failed, detail, revision: report.revision, at: report.time })
+    }
+
+    /// The failures of which there are details, the newest first.
+    fn failures(&self) -> Vec<FailureReport> {
+        let shown = |failed: &Report| {
+            let detail = failed.detail.as_ref()?;
+            Some(FailureReport {
+                reader: failed.reader.to_string(),
+                instance: failed.instance.to_string(),
+                labels: detail.labels.clone(),
+                detail: detail.text.clone(),
+                revision: failed.revision,
+                at: failed.time,
+            })
         };
-        let detail = (self.details < REPORT_DETAILS_MAX).then(|| {
-            let (labels, text) = (reader.labels.clone(), text.to_owned());
-            Box::new(Detail { labels, text })
-        });
-        self.details += usize::from(detail.is_some());
-        self.failed.insert(number, Failed { reader: name, at: at.now, time: at.time, detail });
+        self.failed.values().rev().filter_map(shown).collect()
+    }
+}
+
+impl About<'_> {
+    fn subject(&self) -> Subject {
+        match self {
+            Self::Rollout(change, _) => Subject::Rollout((*change).clone()),
+            Self::Config { definition, key, .. } => Subject::Config(*definition, (*key).clone()),
+        }
+    }
+
+    fn run(&self) -> Option<Run> {
+        match self {
+            Self::Rollout(_, run) => Some(*run),
+            Self::Config { .. } => None,
+        }
+    }
+
+    /// The revision that it is about. A candidate has none.
+    fn revision(&self) -> Revision {
+        match self {
+            Self::Rollout(..) => 0,
+            Self::Config { revision, .. } => *revision,
+        }
+    }
+
+    /// The key whose part it counts for.
+    fn by(&self) -> Option<&SmolStr> {
+        match self {
+            Self::Rollout(..) => None,
+            Self::Config { by, .. } => Some(by),
+        }
     }
 }
 
@@ -198,85 +428,165 @@ impl Memory {
         self.last_number
     }
 
-    fn readers(&self) -> usize {
-        self.groups.values().map(Group::len).sum()
-    }
-
-    /// The reports about a run, without those that count no more.
-    fn group(&mut self, change: &ChangeId, run: Run, now: Instant) -> Option<&mut Group> {
-        let group = self.groups.get_mut(change).filter(|group| group.run == Some(run))?;
-        group.expire(now);
+    /// The reports about a run of a rollout or about a config, without those that count no more.
+    fn group(&mut self, subject: &Subject, run: Option<Run>, now: Instant) -> Option<&mut Group> {
+        let group = self.groups.get_mut(subject).filter(|group| group.run == run)?;
+        group.expire(now, &mut self.totals);
         Some(group)
     }
 
-    /// Forgets a reader that is not in. It may have said so with other labels before.
-    pub(super) fn forget_reader(&mut self, change: &ChangeId, reader: &Reader) {
-        if let Some(group) = self.groups.get_mut(change) {
-            group.forget(&reader.id);
+    /// Forgets an instance of a reader that is not in. It may have said so with other labels before.
+    pub(super) fn forget_reader(&mut self, change: &ChangeId, reader: &str, instance: &SmolStr) {
+        if let Some(group) = self.groups.get_mut(&Subject::Rollout(change.clone())) {
+            group.forget(reader, instance, &mut self.totals);
         }
     }
 
-    /// Takes the report of a reader that is in; `failure`: what it says of it, if it does not run well. Returns whether it
-    /// is a failure of a reader that had none.
+    /// Takes the report of an instance of a reader; `failure`: what it says of it, if it does not run well. The reader of a
+    /// rollout is in.
     ///
     /// # Errors
     /// When there is no room.
     pub(super) fn report(
         &mut self,
-        (change, run): (&ChangeId, Run),
-        reader: &Reader,
+        about: About<'_>,
+        (reader, instance): (&Reader, &SmolStr),
         failure: Option<&str>,
         at: Moment,
-    ) -> Result<bool, Full> {
-        let group = self.groups.entry(change.clone()).or_default();
-        if group.run != Some(run) {
-            *group = Group { run: Some(run), ..Group::default() };
+    ) -> Result<Taken, Full> {
+        let (subject, run, is_failed) = (about.subject(), about.run(), failure.is_some());
+        let totals = &mut self.totals;
+        let group = self.groups.entry(subject.clone()).or_default();
+        if group.run != run {
+            group.clear(totals);
+            group.run = run;
         }
-        group.expire(at.now);
-        let had_failed = group.forget(&reader.id);
-        self.find_room(change, failure.is_some(), at.now)?;
-        let number = self.next_number();
-        self.groups.entry(change.clone()).or_default().add(number, reader, failure, at);
-        Ok(failure.is_some() && !had_failed)
+        group.expire(at.now, totals);
+        let before = group.place(&reader.id, instance).and_then(|place| group.report(place));
+        if before.is_some_and(|before| before.revision > about.revision()) {
+            return Ok(Taken::Dropped);
+        }
+        let had_failed = group.has_failed(&reader.id);
+        group.forget(&reader.id, instance, totals);
+        self.find_room(&subject, about.by(), is_failed, at.now)?;
+        let place = Place { number: self.next_number(), is_failed };
+        let has_room = self.has_room_for_detail(&subject, about.by());
+        let group = self.groups.entry(subject).or_default();
+        let detail = failure.filter(|_| has_room).map(|text| {
+            let (labels, text) = (reader.labels.clone(), text.to_owned());
+            Box::new(Detail { labels, text })
+        });
+        let known = group.readers.get_key_value(reader.id.as_str()).map(|(name, _)| Arc::clone(name));
+        let report = Report {
+            reader: known.unwrap_or_else(|| reader.id.as_str().into()),
+            instance: instance.clone(),
+            by: about.by().cloned(),
+            at: at.now,
+            time: at.time,
+            revision: about.revision(),
+            detail,
+        };
+        group.add(place, report, &mut self.totals);
+        Ok(if is_failed && !had_failed { Taken::News } else { Taken::Counted })
     }
 
-    /// Makes room for one more reader of a rollout.
-    fn find_room(&mut self, change: &ChangeId, is_failure: bool, now: Instant) -> Result<(), Full> {
-        let Bounds { readers_of_rollout, readers, .. } = self.bounds;
-        let own = self.groups.get_mut(change).ok_or(Full)?;
-        if own.len() >= readers_of_rollout && !(is_failure && own.make_room()) {
+    /// Whether there is room for what one more failure says.
+    fn has_room_for_detail(&self, subject: &Subject, by: Option<&SmolStr>) -> bool {
+        let own = self.groups.get(subject).map_or(0, |group| group.details);
+        own < REPORT_DETAILS_MAX
+            && by.is_none_or(|by| {
+                self.totals.of_configs.details < CONFIG_REPORT_DETAILS_MAX
+                    && self.totals.of_key(by).details < CONFIG_REPORT_DETAILS_OF_KEY_MAX
+            })
+    }
+
+    /// Makes room for one more report; `by`: the key that sends it, if it is about a config.
+    fn find_room(
+        &mut self,
+        subject: &Subject,
+        by: Option<&SmolStr>,
+        is_failure: bool,
+        now: Instant,
+    ) -> Result<(), Full> {
+        let Bounds { of_subject, reports, of_configs, of_key, .. } = self.bounds;
+        let totals = &mut self.totals;
+        let own = self.groups.get_mut(subject).ok_or(Full)?;
+        if own.len() >= of_subject && !(is_failure && own.make_room(totals)) {
             return Err(Full);
         }
         let own = own.len();
-        if self.readers() < readers {
+        if let Some(by) = by {
+            // Neither a key nor all reports about configs take a place from the rollouts.
+            let part = totals.of_key(by);
+            let is_used_up = part.reports >= of_key;
+            if !is_used_up && totals.of_configs.reports < of_configs && totals.reports < reports {
+                return Ok(());
+            }
+            let gives = if is_used_up { part.healthy > 0 } else { totals.of_configs.healthy > 0 };
+            if !(is_failure && gives) {
+                return Err(Full);
+            }
+            let configs =
+                self.groups.iter_mut().filter(|(subject, _)| matches!(subject, Subject::Config(..)));
+            let mut configs = configs.map(|(_, group)| group);
+            let is_made = if is_used_up {
+                configs.any(|group| group.make_room_of(by, totals))
+            } else {
+                let most = configs.max_by_key(|group| group.healthy.len());
+                most.is_some_and(|most| most.make_room(totals))
+            };
+            return if is_made { Ok(()) } else { Err(Full) };
+        }
+        if totals.reports < reports {
             return Ok(());
         }
-        self.groups.values_mut().for_each(|group| group.expire(now));
-        if self.readers() < readers {
+        self.groups.values_mut().for_each(|group| group.expire(now, totals));
+        if totals.reports < reports {
             return Ok(());
         }
         // The rollout that has the most gives a place to any that has fewer, and to a failure in any case.
         let most = self.groups.values_mut().max_by_key(|group| group.healthy.len());
-        let gives = most.is_some_and(|most| (is_failure || most.len() > own + 1) && most.make_room());
+        let gives = most.is_some_and(|most| (is_failure || most.len() > own + 1) && most.make_room(totals));
         if gives { Ok(()) } else { Err(Full) }
     }
 
     /// The readers that run well with a rollout, and those that do not.
     pub(super) fn count(&mut self, change: &ChangeId, run: Run, now: Instant) -> (u32, u32) {
-        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let group = self.group(change, run, now);
-        group.map_or((0, 0), |group| (number(group.healthy.len()), number(group.failed.len())))
+        let group = self.group(&Subject::Rollout(change.clone()), Some(run), now);
+        let (healthy, failed) = group.map_or((0, 0), |group| group.count());
+        (number(healthy), number(failed))
     }
 
     /// The failures of a rollout of which there are details, the newest first.
     pub(super) fn failures(&mut self, change: &ChangeId, run: Run, now: Instant) -> Vec<FailureReport> {
-        let shown = |failed: &Failed| {
-            let detail = failed.detail.as_ref()?;
-            let (reader, labels) = (failed.reader.to_string(), detail.labels.clone());
-            Some(FailureReport { reader, labels, detail: detail.text.clone(), at: failed.time })
+        let group = self.group(&Subject::Rollout(change.clone()), Some(run), now);
+        group.map(|group| group.failures()).unwrap_or_default()
+    }
+
+    /// What readers have said of a rollout (`run`) or of a config, in their order.
+    pub(super) fn said<'r>(
+        &mut self,
+        subject: &Subject,
+        run: Option<Run>,
+        readers: impl Iterator<Item = &'r str>,
+        now: Instant,
+    ) -> Vec<Option<Said>> {
+        let group = self.group(subject, run, now);
+        readers.map(|reader| group.as_ref().and_then(|group| group.said(reader))).collect()
+    }
+
+    /// The readers of a config that run well, those that do not, and the failures of which there are details.
+    pub(super) fn of_config(
+        &mut self,
+        definition: u64,
+        key: &Key,
+        now: Instant,
+    ) -> (u32, u32, Vec<FailureReport>) {
+        let Some(group) = self.group(&Subject::Config(definition, key.clone()), None, now) else {
+            return (0, 0, Vec::new());
         };
-        let group = self.group(change, run, now);
-        group.map(|group| group.failed.values().rev().filter_map(shown).collect()).unwrap_or_default()
+        let (healthy, failed) = group.count();
+        (number(healthy), number(failed), group.failures())
     }
 
     /// Takes what a key says of a gate. `is_needed`: whether a rollout that runs waits for this gate and counts this key.
@@ -319,189 +629,21 @@ impl Memory {
 
     /// Forgets what counts no more, and the reports about rollouts that do not run.
     pub(super) fn tidy(&mut self, now: Instant, runs: impl Fn(&ChangeId) -> bool) {
-        self.groups.retain(|change, group| {
-            group.expire(now);
-            group.len() > 0 && runs(change)
+        let totals = &mut self.totals;
+        self.groups.retain(|subject, group| {
+            group.expire(now, totals);
+            let counts = match subject {
+                Subject::Rollout(change) => runs(change),
+                Subject::Config(..) => true,
+            };
+            if !counts {
+                group.clear(totals);
+            }
+            group.len() > 0
         });
         self.words.retain(|_, word| now.saturating_duration_since(word.at.now) < WORD_AGE);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn change(number: u32) -> ChangeId {
-        ChangeId::parse(&format!("AbCdEf{number:06}")).unwrap()
-    }
-
-    fn reader(name: &str) -> Reader {
-        Reader::parse(name, "ring=canary").unwrap()
-    }
-
-    const RUN: Run = (1, Timestamp(7));
-
-    struct Tested {
-        memory: Memory,
-        begin: Instant,
-        s: u64,
-    }
-
-    impl Tested {
-        fn of(readers_of_rollout: usize, readers: usize, words: usize) -> Self {
-            let bounds = Bounds { readers_of_rollout, readers, words };
-            Self { memory: Memory { bounds, ..Memory::default() }, begin: Instant::now(), s: 0 }
-        }
-
-        fn at(&self) -> Moment {
-            Moment { now: self.begin + Duration::from_secs(self.s), time: Timestamp(self.s) }
-        }
-
-        fn report(&mut self, of: u32, name: &str, failure: Option<&str>) -> Result<bool, Full> {
-            let at = self.at();
-            self.memory.report((&change(of), RUN), &reader(name), failure, at)
-        }
-
-        fn count(&mut self, of: u32) -> (u32, u32) {
-            let now = self.at().now;
-            self.memory.count(&change(of), RUN, now)
-        }
-
-        fn say(&mut self, gate: &str, key: &str, is_ok: bool, needed: &[&str]) -> Result<bool, Full> {
-            let at = self.at();
-            let said = (&Principal::named(key, 1), is_ok, String::new());
-            self.memory.say(gate, said, at, |gate, _| needed.contains(&gate))
-        }
-    }
-
-    #[test]
-    fn the_newest_report_of_a_reader_counts_for_a_minute() {
-        let mut tested = Tested::of(10, 10, 1);
-        assert_eq!(tested.report(1, "a", None), Ok(false));
-        tested.s = 30;
-        assert_eq!(tested.report(1, "b", Some("no start")), Ok(true), "a new failure");
-        assert_eq!(tested.report(1, "b", Some("no start")), Ok(false), "the same again");
-        assert_eq!((tested.count(1), tested.count(2)), ((1, 1), (0, 0)));
-        tested.s = 59;
-        assert_eq!(tested.count(1), (1, 1));
-        tested.s = 60;
-        assert_eq!(tested.count(1), (0, 1), "a report is younger than a minute");
-        assert_eq!(tested.report(1, "b", None), Ok(false));
-        assert_eq!(tested.count(1), (1, 0), "the reader runs well by now");
-        tested.s = 200;
-        let now = tested.at().now;
-        tested.memory.tidy(now, |_| true);
-        assert!(tested.memory.groups.is_empty());
-    }
-
-    #[test]
-    fn another_run_and_another_term_begin_with_nothing() {
-        let mut tested = Tested::of(10, 10, 1);
-        tested.report(1, "a", Some("")).unwrap();
-        let now = tested.at().now;
-        assert_eq!(tested.memory.count(&change(1), (2, Timestamp(7)), now), (0, 0));
-        assert_eq!(tested.memory.count(&change(1), (1, Timestamp(8)), now), (0, 0));
-        let at = tested.at();
-        tested.memory.report((&change(1), (1, Timestamp(8))), &reader("b"), None, at).unwrap();
-        assert_eq!(tested.memory.count(&change(1), (1, Timestamp(8)), now), (1, 0));
-        tested.memory.begin_term(0);
-        assert_eq!(tested.memory.readers(), 1);
-        tested.memory.begin_term(4);
-        assert_eq!(tested.memory.readers(), 0);
-        assert_eq!(tested.memory.bounds.readers, 10, "its bounds stay");
-    }
-
-    #[test]
-    fn readers_that_run_well_never_crowd_out_a_failure() {
-        let mut tested = Tested::of(3, 100, 1);
-        for name in ["a", "b", "c"] {
-            tested.report(1, name, None).unwrap();
-        }
-        assert_eq!(tested.report(1, "d", None), Err(Full));
-        assert_eq!(tested.report(1, "a", None), Ok(false), "a known reader has its place");
-        assert_eq!(tested.report(1, "d", Some("x")), Ok(true));
-        assert_eq!(tested.count(1), (2, 1));
-        tested.report(1, "b", Some("x")).unwrap();
-        tested.report(1, "e", Some("x")).unwrap();
-        assert_eq!(tested.count(1), (0, 3));
-        assert_eq!(tested.report(1, "f", Some("x")), Err(Full), "it is full of failures");
-        tested.s = 61;
-        assert_eq!(tested.report(1, "f", None), Ok(false), "old ones make room");
-    }
-
-    #[test]
-    fn a_rollout_with_many_readers_leaves_places_for_the_others() {
-        let mut tested = Tested::of(100, 6, 1);
-        for name in ["a", "b", "c", "d", "e", "f"] {
-            tested.report(1, name, None).unwrap();
-        }
-        for name in ["a", "b", "c"] {
-            assert_eq!(tested.report(2, name, None), Ok(false));
-        }
-        assert_eq!((tested.count(1), tested.count(2)), ((3, 0), (3, 0)));
-        assert_eq!(tested.report(2, "d", None), Err(Full), "both have the same");
-        assert_eq!(tested.report(1, "g", Some("x")), Ok(true));
-        assert_eq!(tested.memory.readers(), 6);
-        for number in 0..5 {
-            tested.report(3, &format!("r{number}"), Some("x")).unwrap();
-        }
-        assert_eq!(tested.memory.readers(), 6);
-        assert_eq!(tested.report(3, "last", Some("x")), Err(Full), "nothing but failures");
-    }
-
-    #[test]
-    fn so_many_failures_have_details_and_the_newest_is_the_first() {
-        let mut tested = Tested::of(1000, 1000, 1);
-        for number in 0..=REPORT_DETAILS_MAX {
-            tested.report(1, &format!("r{number}"), Some("crash")).unwrap();
-        }
-        let now = tested.at().now;
-        let shown = tested.memory.failures(&change(1), RUN, now);
-        assert_eq!(shown.len(), REPORT_DETAILS_MAX);
-        assert_eq!(tested.count(1).1 as usize, REPORT_DETAILS_MAX + 1);
-        let labels = vec![("ring".to_owned(), "canary".to_owned())];
-        let newest = FailureReport { reader: "r49".into(), labels, detail: "crash".into(), at: Timestamp(0) };
-        assert_eq!(shown[0], newest);
-        tested.report(1, "r0", None).unwrap();
-        tested.report(1, "another", Some("late")).unwrap();
-        assert_eq!(tested.memory.failures(&change(1), RUN, now)[0].detail, "late", "there was room again");
-        tested.memory.forget_reader(&change(1), &reader("another"));
-        assert_eq!(tested.memory.groups[&change(1)].details, REPORT_DETAILS_MAX - 1);
-    }
-
-    #[test]
-    fn the_newest_word_of_a_gate_by_a_key_that_counts_is_taken() {
-        let mut tested = Tested::of(1, 1, 10);
-        assert_eq!(tested.say("errors", "a", true, &[]), Ok(true));
-        assert_eq!(tested.say("errors", "a", true, &[]), Ok(false), "the same again");
-        assert_eq!(tested.say("errors", "b", false, &[]), Ok(true));
-        assert_eq!(tested.say("error", "b", true, &[]), Ok(true));
-        let word = |gate: &str, key: Option<&str>| {
-            let word = tested.memory.word(gate, |by| key.is_none_or(|key| by.id == key));
-            word.map(|word| word.is_ok)
-        };
-        assert_eq!((word("errors", None), word("errors", Some("a"))), (Some(false), Some(true)));
-        assert_eq!((word("error", None), word("err", None)), (Some(true), None));
-        assert_eq!(word("errors", Some("c")), None);
-    }
-
-    #[test]
-    fn words_that_no_rollout_needs_make_room_and_others_do_not() {
-        let mut tested = Tested::of(1, 1, 2);
-        tested.say("needed", "a", false, &[]).unwrap();
-        tested.say("junk", "a", true, &[]).unwrap();
-        assert_eq!(tested.say("other", "a", true, &["needed"]), Ok(true));
-        assert!(tested.memory.word("needed", |_| true).is_some());
-        assert!(tested.memory.word("junk", |_| true).is_none());
-        assert_eq!(tested.say("third", "a", true, &["needed", "other"]), Err(Full));
-        assert_eq!(
-            tested.say("other", "a", false, &["needed", "other"]),
-            Ok(true),
-            "a known one has its place"
-        );
-        tested.s = u64::from(ROLLOUT_TIME_S_MAX);
-        let now = tested.at().now;
-        tested.memory.tidy(now, |_| true);
-        assert!(tested.memory.words.is_empty());
-    }
-}
+mod tests;

@@ -1,5 +1,8 @@
 //! Reports of readers and words of gates, on any node: the leader remembers them (`evidence`), the others forward them.
 //!
+//! A reader reports about a rollout that it is in, and outside rollouts about a config that it follows. Both are taken,
+//! forwarded and remembered in the same way.
+//!
 //! They are no writes: the log has nothing of them, and a new leader does not know them. Readers and monitors repeat them.
 //!
 //! **Invariants:** one hop: what was forwarded is never forwarded again. The leader authorizes again what was forwarded.
@@ -11,12 +14,17 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout_at},
 };
 
-use super::evidence::{EvidenceStore, EvidenceView};
+use super::{
+    evidence::{ConfigSaid, EvidenceStore, EvidenceView},
+    memory::Taken,
+    readers::NodeReaders,
+};
 use crate::{
     access::Authentication,
     clock::Clock,
@@ -37,10 +45,11 @@ use concord_model::{
     error::{Invalid, Rejection, Violation},
     feature::ROLLOUTS,
     key::Key,
-    limits::{GATE_NAME_BYTES_MAX, REPORT_TEXT_BYTES_MAX},
+    limits::{GATE_NAME_BYTES_MAX, INSTANCE_BYTES_MAX, REPORT_TEXT_BYTES_MAX},
+    record::Revision,
     system::{
         change::ChangeId,
-        rollout::{Reader, ReaderError},
+        rollout::{Reader, ReaderError, Rollout},
     },
     unseen::is_unseen,
 };
@@ -66,15 +75,33 @@ pub enum ReaderState {
     Failed,
 }
 
-/// What a reader says of a rollout. Sent between nodes.
+/// What a report is about. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReportAbout {
+    /// The rollout of the change request with this id.
+    Rollout(String),
+    /// A config, with its proven data.
+    Config {
+        /// The key of its definition.
+        definition: String,
+        /// Its own key.
+        key: String,
+        /// The revision that the reader has.
+        revision: Revision,
+    },
+}
+
+/// What a reader says of a rollout or of a config. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReaderReport {
-    /// The id of the change request.
-    pub change: String,
+    /// What it is about.
+    pub about: ReportAbout,
     /// The name of the reader.
     pub reader: String,
     /// Its labels, as [`Reader::parse`] takes them.
     pub labels: String,
+    /// Which of the programs with this name; `None` if there is only one.
+    pub instance: Option<String>,
     /// How it runs.
     pub state: ReaderState,
     /// What is wrong; kept of a failure only.
@@ -103,21 +130,40 @@ pub struct Reported {
 
 /// What a node asks of the leader. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Asked {
+pub(super) enum Asked {
     Report(ReaderReport),
     Word(GateWord),
     /// What is known of the rollout of a change request.
     Show(String),
     /// How many watches of a node follow the configs of a rollout. It need not lead.
     CountWatches(String),
+    /// Which readers follow a config by watches of a node, by the id of its definition and its key. It need not lead.
+    ListWatches(u64, String),
+    /// What readers say of a config.
+    Said(SaidQuestion),
+}
+
+/// What a node asks the leader about the readers of a config. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SaidQuestion {
+    /// The id of the definition.
+    pub(super) definition: u64,
+    /// The key of the config.
+    pub(super) key: String,
+    /// The change request whose candidate some of the readers see.
+    pub(super) change: Option<String>,
+    /// Readers, each with whether it sees that candidate.
+    pub(super) readers: Vec<(String, bool)>,
 }
 
 /// The leader's answer. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Answer {
+pub(super) enum Answer {
     Reported(Reported),
     Shown(Box<EvidenceView>),
     Watches(WatchCount),
+    Listed(Box<NodeReaders>),
+    Said(Box<ConfigSaid>),
 }
 
 /// What is sent to the leader.
@@ -132,26 +178,31 @@ struct Forwarded {
 
 /// Counts the watches of this node that follow a config, by the id of its definition and its key.
 type CountWatches = dyn Fn(&State, u64, &Key) -> WatchCount + Send + Sync;
+/// Lists them.
+type ListWatches = dyn Fn(&State, u64, &Key) -> NodeReaders + Send + Sync;
 
-/// What counts watches: a unit above this one has them.
-pub(crate) struct WatchCounter(pub(crate) Box<CountWatches>);
+/// What knows the watches of this node: a unit above this one has them.
+pub(crate) struct KnownWatches {
+    pub(crate) count: Box<CountWatches>,
+    pub(crate) list: Box<ListWatches>,
+}
 
-impl fmt::Debug for WatchCounter {
+impl fmt::Debug for KnownWatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WatchCounter")
+        f.write_str("KnownWatches")
     }
 }
 
 /// Takes reports of readers and words of gates.
 #[derive(Debug)]
 pub struct Reports {
-    cx: Arc<Context>,
+    pub(super) cx: Arc<Context>,
     clock: Arc<Clock>,
-    freshness: Arc<Freshness>,
+    pub(super) freshness: Arc<Freshness>,
     authentication: Arc<Authentication>,
     evidence: Arc<EvidenceStore>,
-    watches: WatchCounter,
-    admission: WriteAdmission,
+    pub(super) watches: KnownWatches,
+    pub(super) admission: WriteAdmission,
     calls: Semaphore,
 }
 
@@ -174,10 +225,32 @@ impl ReaderReport {
     /// The reader that it is of, if all of it has its form.
     fn reader(&self) -> Result<Reader, Refusal> {
         check_text("detail", &self.detail)?;
+        let instance = self.instance.as_deref().unwrap_or("-");
+        let is_seen = |char: char| !is_unseen(char) && !char.is_whitespace();
+        if !(1..=INSTANCE_BYTES_MAX).contains(&instance.len()) || !instance.chars().all(is_seen) {
+            let msg = format!("`instance` has 1 to {INSTANCE_BYTES_MAX} bytes, and visible characters only");
+            return Err(violation("instance", msg));
+        }
         Reader::parse(&self.reader, &self.labels).map_err(|error| match error {
             ReaderError::Id => violation("reader", error.to_string()),
             ReaderError::Labels => violation("labels", error.to_string()),
         })
+    }
+
+    /// The definition that the key must be able to report of; `None` of a rollout, which the leader knows.
+    fn definition(&self) -> Option<&str> {
+        match &self.about {
+            ReportAbout::Rollout(_) => None,
+            ReportAbout::Config { definition, .. } => Some(definition),
+        }
+    }
+
+    /// What it says of a failure.
+    fn failure(&self) -> Option<&str> {
+        match self.state {
+            ReaderState::Healthy => None,
+            ReaderState::Failed => Some(&self.detail),
+        }
     }
 }
 
@@ -199,7 +272,7 @@ impl Reports {
         (cx, clock): (&Arc<Context>, &Arc<Clock>),
         freshness: &Arc<Freshness>,
         authentication: &Arc<Authentication>,
-        (evidence, watches): (&Arc<EvidenceStore>, WatchCounter),
+        (evidence, watches): (&Arc<EvidenceStore>, KnownWatches),
     ) -> Self {
         Self {
             cx: Arc::clone(cx),
@@ -213,14 +286,14 @@ impl Reports {
         }
     }
 
-    /// Takes what a reader says of a rollout. Who may not report all that the change request changes is answered as if there
-    /// were none, unless the key may read it.
+    /// Takes what a reader says of a rollout or of a config. Who may not report all that the change request changes is answered
+    /// as if there were none, unless the key may read it.
     ///
     /// # Errors
-    /// When the report is not valid, its key may not report, no rollout of this change request runs, the leader has no room,
-    /// or none answers in time.
+    /// When the report is not valid, its key may not report, no rollout of this change request runs or there is no such config,
+    /// the leader has no room, or none answers in time.
     pub async fn report(&self, principal: &Principal, report: ReaderReport) -> Result<Reported, Refusal> {
-        principal.authorize(Verb::Report, None)?;
+        principal.authorize(Verb::Report, report.definition())?;
         report.reader()?;
         self.taken(principal, Asked::Report(report)).await
     }
@@ -242,7 +315,7 @@ impl Reports {
         let deadline = Instant::now() + self.cx.options.write_timeout;
         match self.ask(principal, asked, deadline).await? {
             Answer::Reported(reported) => Ok(reported),
-            Answer::Shown(_) | Answer::Watches(_) => {
+            Answer::Shown(_) | Answer::Watches(_) | Answer::Listed(_) | Answer::Said(_) => {
                 Err(Refusal::Internal("the leader has answered something else".into()))
             }
         }
@@ -255,7 +328,7 @@ impl Reports {
         let deadline = Instant::now() + SHOW_TIMEOUT.min(self.cx.options.read_timeout);
         match self.ask(&Principal::cluster(), asked, deadline).await.ok()? {
             Answer::Shown(view) => Some(*view),
-            Answer::Reported(_) | Answer::Watches(_) => None,
+            Answer::Reported(_) | Answer::Watches(_) | Answer::Listed(_) | Answer::Said(_) => None,
         }
     }
 
@@ -263,9 +336,14 @@ impl Reports {
     pub(crate) async fn watches(&self, change: &ChangeId) -> Option<WatchCount> {
         let consensus = self.cx.consensus()?;
         let own = self.own_watches(&consensus.state(), change);
-        let members = consensus.status().members.into_iter().map(|status| status.member);
-        let others: Vec<Member> = members.filter(|member| member.id != self.cx.node_id()).collect();
-        let counts = join_all(others.iter().map(|member| self.ask_watches(member, change))).await;
+        let asked = Asked::CountWatches(change.as_str().to_owned());
+        let others = self.others(consensus);
+        let counts =
+            join_all(others.iter().map(async |member| match self.ask_member(member, asked.clone()).await? {
+                Answer::Watches(count) => Some(count),
+                Answer::Reported(_) | Answer::Shown(_) | Answer::Listed(_) | Answer::Said(_) => None,
+            }))
+            .await;
         counts.into_iter().try_fold(own, |all, one| {
             let WatchCount { identified, unidentified } = one?;
             Some(WatchCount {
@@ -275,25 +353,40 @@ impl Reports {
         })
     }
 
-    async fn ask_watches(&self, member: &Member, change: &ChangeId) -> Option<WatchCount> {
+    /// The members besides this node.
+    pub(super) fn others(&self, consensus: &Consensus) -> Vec<Member> {
+        let members = consensus.status().members.into_iter().map(|status| status.member);
+        members.filter(|member| member.id != self.cx.node_id()).collect()
+    }
+
+    /// What a member answers by itself, whether it leads or not. `None` if it does not in time.
+    pub(super) async fn ask_member(&self, member: &Member, asked: Asked) -> Option<Answer> {
         let deadline = Instant::now() + SHOW_TIMEOUT;
         let _place = timeout_at(deadline, self.calls.acquire()).await.ok()?.ok()?;
         let body = encode(&Forwarded {
             by: named(&Principal::cluster()).into_owned(),
             remaining_ms: u64::try_from(SHOW_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
-            asked: Asked::CountWatches(change.as_str().to_owned()),
+            asked,
         });
         let (peers, time) = (self.cx.peers(), deadline.saturating_duration_since(Instant::now()));
         let call = peers.call(Lane::Forward, member.id, &member.peer_addr, Call::Report, body, time);
-        let answer = decode::<Attempt<Answer>>(&call.await.ok()?).ok()?;
-        if let Ok(Answer::Watches(count)) = answer { Some(count) } else { None }
+        decode::<Attempt<Answer>>(&call.await.ok()?).ok()?.ok()
+    }
+
+    /// What readers say of a config, as the leader knows it. `None` if no leader says so in time.
+    pub(super) async fn said(&self, question: SaidQuestion) -> Option<ConfigSaid> {
+        let deadline = Instant::now() + SHOW_TIMEOUT.min(self.cx.options.read_timeout);
+        match self.ask(&Principal::cluster(), Asked::Said(question), deadline).await.ok()? {
+            Answer::Said(said) => Some(*said),
+            Answer::Reported(_) | Answer::Shown(_) | Answer::Watches(_) | Answer::Listed(_) => None,
+        }
     }
 
     /// Of this node, and of the first config of the rollout: many follow several, and to count is work.
     fn own_watches(&self, state: &State, change: &ChangeId) -> WatchCount {
         let first = state.rollout(change).and_then(|rollout| rollout.candidates.first());
         first.map_or_else(WatchCount::default, |candidate| {
-            (self.watches.0)(state, candidate.definition, &candidate.key)
+            (self.watches.count)(state, candidate.definition, &candidate.key)
         })
     }
 
@@ -358,9 +451,17 @@ impl Reports {
     ) -> Attempt<Answer> {
         let Some(consensus) = self.cx.consensus() else { return Err(AttemptError::Retry(self.cx.absence())) };
         let _place = self.admission.admit(&principal)?;
-        if let Asked::CountWatches(change) = &asked {
-            let change = ChangeId::parse(change).ok_or(Refusal::from(Rejection::ChangeNotFound))?;
-            return Ok(Answer::Watches(self.own_watches(&consensus.state(), &change)));
+        match &asked {
+            Asked::CountWatches(change) => {
+                let change = ChangeId::parse(change).ok_or(Refusal::from(Rejection::ChangeNotFound))?;
+                return Ok(Answer::Watches(self.own_watches(&consensus.state(), &change)));
+            }
+            Asked::ListWatches(definition, key) => {
+                let key = Key::parse(key).map_err(|_| Refusal::from(Rejection::ConfigNotFound))?;
+                let listed = (self.watches.list)(&consensus.state(), *definition, &key);
+                return Ok(Answer::Listed(Box::new(listed)));
+            }
+            Asked::Report(_) | Asked::Word(_) | Asked::Show(_) | Asked::Said(_) => {}
         }
         let remaining = Duration::from_millis(remaining_ms).min(self.cx.options.write_timeout);
         let deadline = Instant::now() + remaining.saturating_sub(answer_time(remaining));
@@ -399,10 +500,18 @@ impl Reports {
                     .and_then(|change| Some(self.evidence.shown(&change, state.rollout(&change)?)));
                 Answer::Shown(Box::new(shown.unwrap_or_default()))
             }
-            Asked::CountWatches(_) => {
+            Asked::Said(question) => Answer::Said(Box::new(self.known_said(&state, question)?)),
+            Asked::CountWatches(_) | Asked::ListWatches(..) => {
                 return Err(Refusal::Internal("watches are counted by the node that has them".into()).into());
             }
         })
+    }
+
+    fn known_said(&self, state: &State, question: &SaidQuestion) -> Result<ConfigSaid, Refusal> {
+        let key = Key::parse(&question.key).map_err(|_| Rejection::ConfigNotFound)?;
+        let change = question.change.as_deref().and_then(ChangeId::parse);
+        let rollout = change.as_ref().and_then(|change| Some((change, state.rollout(change)?)));
+        Ok(self.evidence.said((question.definition, &key), rollout, &question.readers))
     }
 
     fn take_report(
@@ -412,31 +521,37 @@ impl Reports {
         report: &ReaderReport,
     ) -> Result<Reported, Refusal> {
         let principal = self.authentication.current(principal)?;
-        principal.authorize(Verb::Report, None)?;
+        principal.authorize(Verb::Report, report.definition())?;
         let reader = report.reader()?;
-        let id = ChangeId::parse(&report.change).ok_or(Rejection::ChangeNotFound)?;
-        let found = find(state, &id).ok_or(Rejection::ChangeNotFound)?;
-        if !principal.may_in(Verb::Report, found.scope()) {
-            let may_know = principal.may_see_change(found.scope());
-            return Err(if may_know {
-                Refusal::Forbidden { verb: Verb::Report }
-            } else {
-                Rejection::ChangeNotFound.into()
-            });
-        }
-        let rollout = state.rollout(&id).filter(|rollout| rollout.is_running());
-        let rollout = rollout.ok_or(Rejection::RolloutStage)?;
-        let failure = match report.state {
-            ReaderState::Healthy => None,
-            ReaderState::Failed => Some(report.detail.as_str()),
+        let instance = SmolStr::new(report.instance.as_deref().unwrap_or_default());
+        let (who, time) = ((&reader, &instance), self.clock.log_time(state));
+        let taken = match &report.about {
+            ReportAbout::Rollout(change) => {
+                let id = ChangeId::parse(change).ok_or(Rejection::ChangeNotFound)?;
+                let rollout = reported_rollout(state, &principal, &id)?;
+                self.evidence.report((&id, rollout), who, report.failure(), time)
+            }
+            ReportAbout::Config { definition, key, revision } => {
+                let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
+                let config = found.config(key).ok_or(Rejection::ConfigNotFound)?;
+                // A revision that is not there would keep out what the reader says later.
+                let revision = (*revision).min(state.revision());
+                let about = (found.definition.id, &config.key, revision);
+                self.evidence.report_of_config(about, &principal, who, (report.failure(), time))
+            }
         };
-        let time = self.clock.log_time(state);
-        let taken = self.evidence.report((&id, rollout), &reader, failure, time);
         let taken = taken.map_err(|_| full("reports of readers"))?;
-        if taken == Some(true) {
-            tracing::info!(change = id.as_str(), reader = reader.id, "a reader has failed in a rollout");
+        if taken == Taken::News {
+            match &report.about {
+                ReportAbout::Rollout(change) => {
+                    tracing::info!(change, reader = reader.id, "a reader has failed in a rollout");
+                }
+                ReportAbout::Config { definition, key, .. } => {
+                    tracing::info!(definition, config = key, reader = reader.id, "a reader rejects `{key}`");
+                }
+            }
         }
-        Ok(Reported { is_counted: taken.is_some(), is_news: taken == Some(true) })
+        Ok(Reported { is_counted: taken != Taken::Dropped, is_news: taken == Taken::News })
     }
 
     fn take_word(&self, state: &State, principal: &Principal, word: &GateWord) -> Result<Reported, Refusal> {
@@ -450,6 +565,25 @@ impl Reports {
         }
         Ok(Reported { is_counted: true, is_news })
     }
+}
+
+/// The rollout that a reader may report of.
+fn reported_rollout<'s>(
+    state: &'s State,
+    principal: &Principal,
+    id: &ChangeId,
+) -> Result<&'s Rollout, Refusal> {
+    let found = find(state, id).ok_or(Rejection::ChangeNotFound)?;
+    if !principal.may_in(Verb::Report, found.scope()) {
+        let may_know = principal.may_see_change(found.scope());
+        return Err(if may_know {
+            Refusal::Forbidden { verb: Verb::Report }
+        } else {
+            Rejection::ChangeNotFound.into()
+        });
+    }
+    let rollout = state.rollout(id).filter(|rollout| rollout.is_running());
+    Ok(rollout.ok_or(Rejection::RolloutStage)?)
 }
 
 fn full(what: &str) -> Refusal {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     ChangeView, ChangeWrite, GateWord, NewEdition, Principal, ProposedOperations, ReaderReport, ReaderState,
-    Refusal, Reported, RolloutSteer, Write,
+    Refusal, ReportAbout, Reported, RolloutSteer, Write,
     change_requests::due::tests::{Scene, put},
 };
 use concord_model::{
@@ -168,9 +168,10 @@ async fn an_invalid_plan_is_rejected_when_it_is_sent() {
 /// Reports, with the root key.
 async fn report(scene: &Scene, reader: &str, state: ReaderState) -> Reported {
     let report = ReaderReport {
-        change: ID.into(),
+        about: ReportAbout::Rollout(ID.into()),
         reader: reader.into(),
         labels: String::new(),
+        instance: None,
         state,
         detail: "it does not parse".into(),
     };

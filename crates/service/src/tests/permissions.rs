@@ -161,6 +161,7 @@ async fn every_read_is_authorized_before_any_lookup() {
         let answers = [
             is_forbidden(service.reads.read(&principal, Verb::Read, d, LINEARIZABLE).await),
             is_forbidden(service.history.config_history(&principal, LINEARIZABLE, name, range).await),
+            is_forbidden(service.reports.readers(&principal, name, LINEARIZABLE).await),
             is_forbidden(service.history.definition_history(&principal, LINEARIZABLE, d, range).await),
             is_forbidden(service.history.config_at(&principal, LINEARIZABLE, name, 1).await),
             is_forbidden(listed.map_err(|error| error.refusal)),
@@ -172,7 +173,7 @@ async fn every_read_is_authorized_before_any_lookup() {
             is_forbidden(service.watches.latest(principal.clone(), latest(d)).await),
             is_forbidden(service.watches.latest(principal.clone(), latest("billing.*")).await),
         ];
-        assert_eq!(answers, [expected; 12], "{principal:?}");
+        assert_eq!(answers, [expected; 13], "{principal:?}");
         // Of change requests: whoever may read something may ask, and sees those of which they may read all.
         let requests = WatchRequest { of_change_requests: true, definitions: Vec::new(), ..watch(d) };
         let may_read = principal.authorize(Verb::Read, None).is_ok();
@@ -384,7 +385,7 @@ async fn an_environment_is_changed_by_who_defines_all_that_it_can_have() {
 
 #[tokio::test]
 async fn a_report_is_authorized_before_any_lookup() {
-    use crate::{GateWord, ReaderReport, ReaderState};
+    use crate::{GateWord, ReaderReport, ReaderState, ReportAbout};
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     for (principal, expected) in [
@@ -396,8 +397,21 @@ async fn a_report_is_authorized_before_any_lookup() {
         (key(&[]), true),
     ] {
         let [change, reader, labels, detail] = ["AbCdEf012345", "a", "", ""].map(str::to_owned);
-        let report = ReaderReport { change, reader, labels, state: ReaderState::Healthy, detail };
-        assert_eq!(is_forbidden(service.reports.report(&principal, report).await), expected);
+        let about = ReportAbout::Rollout(change);
+        let state = ReaderState::Healthy;
+        let report = ReaderReport { about, reader, labels, instance: None, state, detail };
+        assert_eq!(is_forbidden(service.reports.report(&principal, report.clone()).await), expected);
+        // Of a config, the key must be able to report of its definition.
+        let config = |definition: &str| ReportAbout::Config {
+            definition: definition.into(),
+            key: "absent".into(),
+            revision: 1,
+        };
+        for (definition, is_else) in [("billing.a", false), ("other", principal.key.is_some())] {
+            let report = ReaderReport { about: config(definition), ..report.clone() };
+            let is_denied = is_forbidden(service.reports.report(&principal, report).await);
+            assert_eq!(is_denied, expected || is_else, "{principal:?}");
+        }
         let word = GateWord { gate: "errors".into(), is_ok: true, evidence: String::new() };
         assert_eq!(is_forbidden(service.reports.say(&principal, word).await), expected, "{principal:?}");
     }

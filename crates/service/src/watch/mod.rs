@@ -263,7 +263,10 @@ impl Watches {
         if !is_local {
             hub.confirm(requested_at);
         }
-        let registration = hub.register(selection.scope(), reader.is_some() || request.follows_rollouts);
+        let mut registration = hub.register(selection.scope(), reader.is_some() || request.follows_rollouts);
+        if let Some(reader) = &reader {
+            registration.name(selection.scope(), reader, crate::now());
+        }
         // The first read, which may be the only one, finds every change that was acknowledged before the request.
         hub.catch_up(&feed);
         let position = position_of(request.start, &state)?;
@@ -404,6 +407,7 @@ impl OpenWatch {
             Ok(notice) => notice,
             Err(refusal) => self.fail(refusal),
         };
+        self.note_told();
         self.last_notice = Instant::now();
         Some(notice)
     }
@@ -440,6 +444,7 @@ impl OpenWatch {
         }
         let mut notice = self.next_read(EventLook::OnlyOpen).ok().flatten()?;
         self.name_request(&mut notice);
+        self.note_told();
         Some(notice)
     }
 

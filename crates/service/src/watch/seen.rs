@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::{OpenWatch, WatchRequest, Watches};
-use crate::{Refusal, request::WatchCount};
+use crate::{NodeReaders, Refusal, request::WatchCount};
 use concord_model::{error::Violation, key::Key, system::rollout::Reader};
 use concord_state::{State, feed::EventPage};
 
@@ -34,6 +34,14 @@ impl Watches {
     pub(crate) fn watches_of(&self, state: &State, definition: u64, key: &Key) -> WatchCount {
         let found = state.definition_by_id(definition);
         found.map_or_else(WatchCount::default, |found| self.hub.watches_of(&found.definition.key, key))
+    }
+
+    /// The readers that follow a config of the definition with this id by watches of this node. None if the state does not
+    /// have the definition.
+    #[must_use]
+    pub(crate) fn readers_of(&self, state: &State, definition: u64, key: &Key) -> NodeReaders {
+        let found = state.definition_by_id(definition);
+        found.map_or_else(NodeReaders::default, |found| self.hub.readers_of(&found.definition.key, key))
     }
 }
 
@@ -62,6 +70,13 @@ impl OpenWatch {
             }
         }
         EventPage { events: seen, upto: piece.upto }
+    }
+
+    /// Notes up to which revision the watch has told its client everything, for who lists its reader.
+    pub(super) fn note_told(&self) {
+        if self.initial.is_none() {
+            self.registration.told(self.position);
+        }
     }
 
     /// The rejection when what the reader sees after the position is not known. It begins again with the initial state.

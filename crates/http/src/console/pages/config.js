@@ -9,6 +9,7 @@ import { collect } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Confirm, Crumbs, Field, Loaded, Tabs, Time, useLoad, useWrite } from "../parts/ui.js";
 import { Frozen } from "../parts/frozen.js";
+import { Readers } from "../parts/readers.js";
 import { Rolling } from "../parts/rolling.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Fields } from "../parts/fields.js";
@@ -29,6 +30,7 @@ export function ConfigHead({ name, config, here, children }) {
 export const configRequests = (name, config) => [
   { label: "Read it", method: "GET", path: configPath(name, config) },
   { label: "Its history", method: "GET", path: `${configPath(name, config)}/history` },
+  { label: "Its readers", method: "GET", path: `${configPath(name, config)}/readers` },
   { label: "Follow it", method: "GET", path: "/watch", query: [["definition", name], ["config_key", config]], stream: true },
 ];
 
@@ -62,7 +64,8 @@ export default function Config({ parts: [, name, , config] }) {
         <div><dt>Created</dt><dd><${Time} of=${record.get("created_at")} /></dd></div></dl>
       ${loaded.data.hidden.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(loaded.data.hidden)}</b>: they are shown as null.</p>` : ""}
       <div class="split"><section aria-label="Fields"><h2>Fields</h2><${Fields} schema=${loaded.data.schema} value=${record.get("data")} /></section>
-        <section aria-label="JSON"><h2>JSON</h2><${JsonView} value=${record.get("data")} schema=${loaded.data.schema} label="JSON of the config" /></section></div>`}</${Loaded}>`}
+        <section aria-label="JSON"><h2>JSON</h2><${JsonView} value=${record.get("data")} schema=${loaded.data.schema} label="JSON of the config" /></section></div>
+      <${Readers} name=${name} config=${config} />`}</${Loaded}>`}
     ${deleting ? html`<${Delete} name=${name} config=${config} etag=${loaded.data.etag} data=${record.get("data")} schema=${loaded.data.schema} onClose=${() => setDeleting(false)} />` : ""}`;
 }
 

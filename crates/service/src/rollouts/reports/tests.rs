@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::testing::Scripted;
+use crate::{ConfigName, Consistency, testing::Scripted};
 use concord_model::{
     access_key::{AccessKey, Author, Grant, Grants, KeyId, Pattern, Quota, Verb},
     command::{
@@ -52,7 +52,13 @@ fn plan() -> Plan {
 
 fn report(reader: &str, labels: &str, state: ReaderState) -> ReaderReport {
     let [change, reader, labels, detail] = [CHANGE, reader, labels, "no\nstart"].map(str::to_owned);
-    ReaderReport { change, reader, labels, state, detail }
+    ReaderReport { about: ReportAbout::Rollout(change), reader, labels, instance: None, state, detail }
+}
+
+/// About a revision of config `k` of definition `d`.
+fn report_of_config(reader: &str, revision: Revision, state: ReaderState) -> ReaderReport {
+    let about = ReportAbout::Config { definition: "d".into(), key: "k".into(), revision };
+    ReaderReport { about, ..report(reader, "", state) }
 }
 
 fn word(gate: &str, is_ok: bool) -> GateWord {
@@ -181,6 +187,115 @@ async fn the_leader_counts_the_readers_that_see_the_candidates() {
 }
 
 #[tokio::test]
+async fn two_programs_with_one_name_hide_no_failure_of_each_other() {
+    let world = World::rolling().await;
+    let root = Principal::root();
+    let takes = async |instance: &str, state: ReaderState| {
+        let one = ReaderReport { instance: Some(instance.into()), ..report("host", "ring=canary", state) };
+        world.reports().report(&root, one).await.unwrap()
+    };
+    assert_eq!(takes("one", ReaderState::Failed).await, NEWS);
+    assert_eq!(takes("two", ReaderState::Healthy).await, COUNTED);
+    assert_eq!(world.counts(), (0, 1, 0));
+    let other_labels =
+        ReaderReport { instance: Some("two".into()), ..report("host", "", ReaderState::Failed) };
+    assert_eq!(world.reports().report(&root, other_labels).await, Ok(NOTHING), "it is not in");
+    assert_eq!(takes("one", ReaderState::Healthy).await, COUNTED);
+    assert_eq!(world.counts(), (1, 0, 0));
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_reader_reports_of_a_config_outside_rollouts() {
+    let world = World::rolling().await;
+    let (own, other) =
+        (world.reporter("own", Verb::Report, &["d"]), world.reporter("other", Verb::Report, &["e"]));
+    let revision = world.state().definition("d").unwrap().config("k").unwrap().revision;
+    let failed = || report_of_config("a", revision, ReaderState::Failed);
+    assert_eq!(world.reports().report(&own, failed()).await, Ok(NEWS));
+    assert_eq!(world.reports().report(&own, failed()).await, Ok(COUNTED));
+    let earlier = report_of_config("a", revision - 1, ReaderState::Healthy);
+    assert_eq!(world.reports().report(&own, earlier).await, Ok(NOTHING));
+    let of_future = report_of_config("b", Revision::MAX, ReaderState::Healthy);
+    assert_eq!(world.reports().report(&own, of_future).await, Ok(COUNTED));
+    let said = |name: &str| {
+        let state = world.state();
+        let definition = state.definition("d").unwrap().definition.id;
+        let readers = [(name.to_owned(), false)];
+        world.reports().evidence.said((definition, &key("k")), None, &readers).said.remove(0).unwrap()
+    };
+    assert_eq!((said("a").is_failed, said("a").revision), (true, revision));
+    assert_eq!(said("b").revision, world.state().revision(), "no later one than there is");
+    assert_eq!(world.counts(), (0, 0, 0), "they say nothing of the rollout");
+    let denied = world.reports().report(&other, failed()).await;
+    assert_eq!(denied, Err(Refusal::Forbidden { verb: Verb::Report }));
+    for (definition, config, missing) in [
+        ("none", "k", Rejection::DefinitionNotFound),
+        ("d", "none", Rejection::ConfigNotFound),
+        ("d", "\n", Rejection::ConfigNotFound),
+    ] {
+        let about = ReportAbout::Config { definition: definition.into(), key: config.into(), revision: 1 };
+        let taken = world.reports().report(&Principal::root(), ReaderReport { about, ..failed() }).await;
+        assert_eq!(taken, Err(missing.into()), "{definition}/{config}");
+    }
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn the_readers_of_a_config_have_what_they_say_of_the_data_that_they_see() {
+    let world = World::rolling().await;
+    let root = Principal::root();
+    world.takes(&root, "a", "ring=canary", ReaderState::Failed).await;
+    world.reports().report(&root, report_of_config("a", 1, ReaderState::Healthy)).await.unwrap();
+    world.reports().report(&root, report_of_config("gone", 1, ReaderState::Failed)).await.unwrap();
+    let watch = async |reader: Option<&str>| {
+        let request = crate::watch::WatchRequest {
+            of_change_requests: false,
+            definitions: vec!["d".into()],
+            configs: vec!["k".into()],
+            filters: Vec::new(),
+            has_prev: false,
+            start: crate::watch::WatchStart::Now,
+            consistency: Consistency::LINEARIZABLE,
+            reader: reader.map(|labels| Reader::parse("a", labels).unwrap()),
+            follows_rollouts: false,
+        };
+        world.node.service.watches.watch(root.clone(), request).await.unwrap()
+    };
+    let mut open = [watch(Some("ring=canary")).await, watch(Some("")).await, watch(None).await];
+    for one in &mut open {
+        one.next().await.unwrap();
+    }
+    let name = ConfigName { definition: "d", key: "k" };
+    let readers = async |by: &Principal| {
+        // The threads that put the rows together know no other time.
+        tokio::time::resume();
+        let found = world.reports().readers(by, name, Consistency::LINEARIZABLE).await;
+        tokio::time::pause();
+        found
+    };
+    let all = readers(&root).await.unwrap();
+    assert_eq!((all.identified, all.unidentified, all.is_truncated, all.counts), (2, 1, false, Some((1, 1))));
+    let rows = all.readers.iter().map(|reader| {
+        let said = reader.said.as_ref().unwrap();
+        (reader.reader.as_str(), reader.node, reader.variant.as_deref(), said.state, said.revision)
+    });
+    let expected = [
+        ("a", Some(1), Some(CHANGE), ReaderState::Failed, None),
+        ("gone", None, None, ReaderState::Failed, Some(1)),
+        ("a", Some(1), None, ReaderState::Healthy, Some(1)),
+    ];
+    assert_eq!(rows.collect::<Vec<_>>(), expected);
+    let revision = world.state().revision();
+    assert!(all.readers.iter().all(|row| row.node.is_none() || row.revision == Some(revision)));
+    drop(open);
+    assert_eq!(readers(&root).await.unwrap().identified, 0);
+    let other = world.reporter("other", Verb::Read, &["e"]);
+    assert_eq!(readers(&other).await.unwrap_err(), Refusal::Forbidden { verb: Verb::Read });
+    world.node.stop().await;
+}
+
+#[tokio::test]
 async fn a_node_that_stops_leading_forgets_and_a_new_leader_begins_with_nothing() {
     let world = World::rolling().await;
     let root = Principal::root();
@@ -268,7 +383,7 @@ async fn who_may_not_report_is_told_no_more_than_it_may_know() {
     }
     let root = Principal::root();
     let mut of_none = report("a", "", ReaderState::Healthy);
-    of_none.change = "zzzzzzzzzzzz".into();
+    of_none.about = ReportAbout::Rollout("zzzzzzzzzzzz".into());
     assert_eq!(world.reports().report(&root, of_none).await, Err(Rejection::ChangeNotFound.into()));
     world.act(ChangeAction::Withdraw { comment: String::new() });
     let late = world.reports().report(&root, report("a", "ring=canary", ReaderState::Healthy)).await;
@@ -287,6 +402,9 @@ async fn what_has_not_its_form_is_rejected() {
         (ReaderReport { labels: "ring".into(), ..good() }, "labels"),
         (ReaderReport { detail: long.clone(), ..good() }, "detail"),
         (ReaderReport { detail: "\u{7}".into(), ..good() }, "detail"),
+        (ReaderReport { instance: Some(String::new()), ..good() }, "instance"),
+        (ReaderReport { instance: Some("a b".into()), ..good() }, "instance"),
+        (ReaderReport { instance: Some("x".repeat(INSTANCE_BYTES_MAX + 1)), ..good() }, "instance"),
     ] {
         let refused = world.reports().report(&root, report).await.unwrap_err();
         let Refusal::Invalid(Invalid::Violations(all)) = refused else { panic!("{refused:?}") };
@@ -311,6 +429,11 @@ async fn before_the_level_of_rollouts_nothing_is_reported_and_no_key_gets_the_ve
     let needs = Refusal::NotUpgraded { needs: ROLLOUTS, has: 1 };
     let said = world.reports().say(&root, word("errors", true)).await;
     assert_eq!(said, Err(needs.clone()));
+    let reported = world.reports().report(&root, report_of_config("a", 1, ReaderState::Failed)).await;
+    assert_eq!(reported, Err(needs.clone()));
+    let name = ConfigName { definition: "d", key: "k" };
+    let readers = world.reports().readers(&root, name, Consistency::LINEARIZABLE).await;
+    assert_eq!(readers.unwrap_err(), needs);
     let create = |verb: Verb| {
         let grant = Grant { verbs: [verb].into_iter().collect(), definitions: vec![Pattern::all()] };
         let terms = KeyTerms {
@@ -336,6 +459,17 @@ fn what_is_sent_decodes_to_what_was_encoded() {
         Asked::Report(report("a", "ring=canary", ReaderState::Failed)),
         Asked::Word(word("errors", true)),
         Asked::Show(CHANGE.into()),
+        Asked::Report(ReaderReport {
+            instance: Some("i".into()),
+            ..report_of_config("a", 7, ReaderState::Failed)
+        }),
+        Asked::ListWatches(7, "k".into()),
+        Asked::Said(SaidQuestion {
+            definition: 7,
+            key: "k".into(),
+            change: Some(CHANGE.into()),
+            readers: vec![("a".into(), true)],
+        }),
     ] {
         let forwarded = Forwarded { by: "root".into(), remaining_ms: 9, asked };
         let body = encode(&forwarded);
@@ -343,8 +477,11 @@ fn what_is_sent_decodes_to_what_was_encoded() {
         assert!(decode::<Forwarded>(&body[..body.len() - 1]).is_err());
     }
     let view = EvidenceView { healthy: 1, ..EvidenceView::default() };
-    let answers: [Attempt<Answer>; 3] = [
+    let said = ConfigSaid { healthy: 1, said: vec![None], ..ConfigSaid::default() };
+    let answers: [Attempt<Answer>; 5] = [
         Ok(Answer::Reported(NEWS)),
+        Ok(Answer::Listed(Box::new(NodeReaders { identified: 1, ..NodeReaders::default() }))),
+        Ok(Answer::Said(Box::new(said))),
         Ok(Answer::Shown(Box::new(view))),
         Err(AttemptError::Refused(Rejection::RolloutStage.into())),
     ];
