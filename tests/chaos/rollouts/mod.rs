@@ -37,6 +37,7 @@ use crate::harness::{
     load::{define, set},
     number,
     time::{lasts, pace},
+    within,
 };
 
 const CHANGES: &str = "/api/v1/change_request/";
@@ -44,6 +45,10 @@ const DEFINITIONS: [&str; 2] = ["roll.a", "roll.b"];
 const KEY: &str = "k";
 /// How long a node that may hang gets for a request, before another one is asked.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long readers and agents may take to have what they should have, once nothing is wrong with the nodes.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a rollout may take to its next stage: a new leader waits for reports for 30 seconds.
+const ROLL_TIMEOUT: Duration = Duration::from_secs(100);
 /// A stage that ends by no time of the test.
 const FOREVER_S: u64 = 3600;
 
@@ -144,8 +149,8 @@ impl Run {
         (stages, vec![agents, 0, 0])
     }
 
-    /// A rollout from its proposal to its end.
-    async fn roll(&mut self, end: End) {
+    /// A rollout from its proposal to its end. The error says what did not come to be.
+    async fn roll(&mut self, end: End) -> Result<(), String> {
         let number = self.lines.len() as u64 + 1;
         let n = match end {
             End::ReaderFails => BAD_FOR_READERS + number,
@@ -179,21 +184,21 @@ impl Run {
                 self.becomes(&change, |change| {
                     check(change["rollout"]["status"]["stage"] == 1, || format!("{change}"))
                 })
-                .await;
-                self.has_sides(&line).await;
+                .await?;
+                self.has_sides(&line).await?;
                 self.act(&change, "abort", &json!({"comment": "enough"}), &[200]).await;
             }
         }
-        let ended = self.becomes(&change, |change| check(is_over(change), || format!("{change}"))).await;
+        let ended = self.becomes(&change, |change| check(is_over(change), || format!("{change}"))).await?;
         let reason = match end {
             End::Completes | End::Advanced => Value::Null,
             End::ReaderFails | End::AgentFails => json!("failed"),
             End::Aborted => json!("withdrawn"),
         };
-        assert_eq!(ended["closed"]["reason"], reason, "{end:?}: {ended}");
         if end.changes_the_proven() {
             self.proven = n;
         }
+        check(ended["closed"]["reason"] == reason, || format!("{end:?}: {ended}"))
     }
 
     async fn act(&self, change: &str, action: &str, body: &Value, accepted: &[u16]) {
@@ -202,9 +207,13 @@ impl Run {
         anywhere(&self.nodes, accepted, |node| node.post(&path, body).header("idempotency-key", &id)).await;
     }
 
-    async fn becomes(&self, change: &str, is_so: impl Fn(&Value) -> Result<(), String>) -> Value {
+    async fn becomes(
+        &self,
+        change: &str,
+        is_so: impl Fn(&Value) -> Result<(), String>,
+    ) -> Result<Value, String> {
         let path = format!("{CHANGES}{change}");
-        eventually("a rollout goes on", async || {
+        within(ROLL_TIMEOUT, async || {
             let answer = anywhere(&self.nodes, &[200], |node| node.get(&path)).await;
             is_so(answer.data())?;
             pace(Duration::from_millis(100)).await;
@@ -214,32 +223,34 @@ impl Run {
     }
 
     /// Waits until the watches and the files of a rollout at its second stage have what they should have.
-    async fn has_sides(&self, line: &Line) {
+    async fn has_sides(&self, line: &Line) -> Result<(), String> {
         let inside = self.readers.all.iter().filter(|who| line.has(1, who)).count();
-        eventually("the readers of two stages have the candidate", async || {
+        within(SETTLE_TIMEOUT, async || {
             let now = self.readers.inside(&line.change);
-            check(now == inside, || format!("{now} of {inside}"))
+            check(now == inside, || {
+                format!("{now} readers of {inside} have the candidate at the second stage")
+            })
         })
-        .await;
-        eventually("the files of two stages have the candidate, and no others", async || {
+        .await?;
+        within(SETTLE_TIMEOUT, async || {
             let wrong = self.agents.without(|who| if line.has(1, who) { line.n } else { self.proven });
-            check(wrong.is_empty(), || format!("{wrong:?}"))
+            check(wrong.is_empty(), || format!("files at the second stage: {wrong:?}"))
         })
-        .await;
+        .await
     }
 
     /// Waits until the watches and the files have what is proven.
-    async fn settles(&self) {
-        eventually("all readers have what is proven", async || {
+    async fn settles(&self) -> Result<(), String> {
+        within(SETTLE_TIMEOUT, async || {
             let without = self.readers.without(&items(self.proven));
-            check(without == 0, || format!("{without} do not"))
+            check(without == 0, || format!("{without} readers do not have what is proven"))
         })
-        .await;
-        eventually("all files have what is proven", async || {
+        .await?;
+        within(SETTLE_TIMEOUT, async || {
             let wrong = self.agents.without(|_| self.proven);
-            check(wrong.is_empty(), || format!("{wrong:?}"))
+            check(wrong.is_empty(), || format!("files without what is proven: {wrong:?}"))
         })
-        .await;
+        .await
     }
 }
 
@@ -382,8 +393,8 @@ async fn rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off(
         proven: 0,
         lines: Vec::new(),
     };
-    run.settles().await;
-    let mut made = Made::default();
+    run.settles().await.unwrap_or_else(|why| panic!("{why}"));
+    let (mut made, mut violations) = (Made::default(), Vec::new());
     for (end, faults) in schedule(&mut rng, count) {
         let is_over = AtomicBool::new(false);
         let wait = Duration::from_millis(run.rng.u64(100..900));
@@ -398,20 +409,31 @@ async fn rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off(
             }
         };
         let roll = async {
-            run.roll(end).await;
+            let rolled = run.roll(end).await;
             is_over.store(true, Ordering::SeqCst);
+            rolled
         };
-        tokio::join!(roll, disturb);
-        run.settles().await;
+        let (rolled, ()) = tokio::join!(roll, disturb);
+        let settled = match rolled {
+            Ok(()) => run.settles().await,
+            Err(why) => Err(why),
+        };
+        // The checker says why.
+        if let Err(why) = settled {
+            violations.push(format!("{end:?}: {why}"));
+            break;
+        }
     }
     let Run { nodes, readers, agents, lines, .. } = run;
-    let (seen, followed, mut violations) = readers.end(tasks).await;
+    let (seen, followed, found) = readers.end(tasks).await;
+    violations.extend(found);
     let (looks, written) = agents.end().await;
     let mut lines = with_events(&nodes, from + 1, lines).await;
     for line in &mut lines {
         line.healthy = readers.healthy(&line.change);
-        let is_whole = line.begun != 0 && line.end.is_some();
-        assert!(is_whole, "the events say when it began and when it ended: {line:?}");
+        if line.begun == 0 || line.end.is_none() {
+            violations.push(format!("no event says when it began, or when it ended: {line:?}"));
+        }
     }
     let record = Record { readers: readers.all.clone(), lines, seen, followed, written };
     let verdict = record.check();
