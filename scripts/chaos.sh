@@ -6,6 +6,9 @@
 #   scripts/chaos.sh leaders       change requests while the leader is killed as fast as the cluster recovers: runs of 60
 #                                  kills each, with a new seed and a new cluster, until KILLS leaders (1000) have been
 #                                  killed; prints each run's summary and the sums; ends with the first run that finds something
+#   scripts/chaos.sh rollouts      rollouts with readers and agents while leaders are killed, nodes are cut off and nodes hang:
+#                                  CONCORD_ROLLOUTS (15) of them, with CONCORD_ROLLOUT_WATCHES (200) readers and
+#                                  CONCORD_ROLLOUT_AGENTS (50) agents
 #   scripts/chaos.sh check FILE    checks the history that a run has left
 #
 # TLS=1 lets the nodes call each other over mutual TLS. ENCRYPTED=1 encrypts the data directories, as every third seed does.
@@ -56,8 +59,35 @@ leaders() {
     return "$status"
 }
 
+# In a network namespace of its own the rule for local addresses gets a lower priority than ours, or no rule could cut
+# loopback.
+# shellcheck disable=SC2016  # the inner shell expands it
+inside='ip link set lo up
+    ip rule add pref 1000 from all lookup local && ip rule del pref 0
+    export CONCORD_CHAOS_NETNS=1
+    exec "$@"'
+
+# rollouts: one run, in a network of its own where that can be had.
+rollouts() {
+    local test=rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
+    export CONCORD_CHAOS=1 SEED=${SEED:-$(date +%s)}
+    export CONCORD_ROLLOUTS=${CONCORD_ROLLOUTS:-15}
+    export CONCORD_ROLLOUT_WATCHES=${CONCORD_ROLLOUT_WATCHES:-200} CONCORD_ROLLOUT_AGENTS=${CONCORD_ROLLOUT_AGENTS:-50}
+    install_deb ip iproute2 || true
+    if unshare -rn true 2> /dev/null; then
+        run "$test" unshare -rn bash -c "$inside" chaos
+    else
+        echo "chaos.sh: SKIPPED cuts: no right to make a network namespace (unshare -rn)" >&2
+        run "$test"
+    fi
+}
+
 case ${1:-} in
     '') ;;
+    rollouts)
+        rollouts
+        exit
+        ;;
     check)
         export HISTORY=${2:?chaos.sh check needs the file}
         run a_history_file_has_no_violation
@@ -81,13 +111,7 @@ export HISTORY=${HISTORY:-$PWD/target/chaos/seed-$SEED.jsonl}
 if [[ ${TLS:-} == 1 ]]; then export CONCORD_CHAOS_TLS=1; fi
 mkdir -p "$(dirname "$HISTORY")"
 
-# In a network namespace of its own the rule for local addresses gets a lower priority than ours, or no rule could cut
-# loopback. In a mount namespace of its own no mount outlives the run; file systems on loop devices need root itself.
-# shellcheck disable=SC2016  # the inner shell expands it
-inside='ip link set lo up
-    ip rule add pref 1000 from all lookup local && ip rule del pref 0
-    export CONCORD_CHAOS_NETNS=1
-    exec "$@"'
+# In a mount namespace of its own no mount outlives the run; file systems on loop devices need root itself.
 # shellcheck disable=SC2016
 mounts() {
     unshare -nm bash -c '

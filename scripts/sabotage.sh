@@ -80,6 +80,12 @@ rollout-torn             | unit state::change::tests::rollout::a_rollout_begins_
 candidate-after-abort    | unit state::change::tests::rollout::an_abort_takes_every_reader_back_at_once
 candidate-for-all        | unit state::change::tests::rollout::seen::who_applies_the_events_has_what_it_reads_whatever_happens_to_rollouts
 watch-misses-rollout     | unit service::tests::readers::a_watch_of_a_reader_has_what_its_reads_return_at_each_revision
+reader-leaves-stage      | it chaos::rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
+stage-without-evidence   | it chaos::rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
+rollout-torn             | it chaos::rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
+candidate-after-abort    | it chaos::rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
+candidate-for-all        | it chaos::rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
+watch-misses-rollout     | it chaos::rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
 armed-after-restore      | unit state::change::tests::time::reverts::a_restore_or_a_recovery_leaves_no_revert_to_the_cluster
 plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are_rejected_once_everything_is_encrypted
 '

@@ -227,7 +227,7 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         ("", StatusCode::NOT_FOUND) => {
             "does the URL name a node's client listener, and not its peer listener?".into()
         }
-        ("path_not_found", _) => "does the URL name a node, as in http://127.0.0.1:8101?".into(),
+        ("path_not_found", _) => "does the URL name a node, as in http://127.0.0.1:8101? A node of an earlier version does not know what is new: `concord cluster status` shows the versions".into(),
         ("definition_not_found", _) if revision(refusal).is_some() => {
             format!("`concord definition history {definition}` shows when it existed")
         }

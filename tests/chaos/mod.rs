@@ -18,6 +18,7 @@
 //! | `check` | checks that record by itself: linearizability of each key, revisions, lists |
 //! | `service_history` | checks it against the service's own history, and the watches too |
 //! | `leaders` | a run of its own: change requests, and a leader that is killed again and again |
+//! | `rollouts` | a run of its own: rollouts with readers and agents, and their checker |
 //! | `power`, `bitrot` | runs of their own: power cuts, and bits that flip on a disk |
 //!
 //! **Invariant:** an answer that says nothing of the state proves nothing; every other answer is checked.
@@ -38,6 +39,7 @@ pub(crate) mod network;
 mod power;
 mod requests;
 mod rights;
+mod rollouts;
 mod service_history;
 mod stored_keys;
 pub(crate) mod tools;

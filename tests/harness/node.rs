@@ -32,7 +32,8 @@ static STARTER: LazyLock<Mutex<mpsc::SyncSender<Start>>> = LazyLock::new(|| {
     Mutex::new(starts)
 });
 
-fn spawn(command: Command) -> Child {
+/// Starts a process on the thread that lives as long as the tests.
+pub(crate) fn spawn(command: Command) -> Child {
     let (reply, answer) = mpsc::sync_channel(1);
     STARTER.lock().expect("no holder panics").send((command, reply)).expect("the starter lives");
     answer.recv().expect("the starter answers").expect("`setpriv` (util-linux) and the binary can be started")

@@ -25,6 +25,7 @@
 //! | `together` | do attacks of different kinds at once use up what each alone leaves? |
 //! | `floods` | do floods over many connections, or of one key, keep others waiting? |
 //! | `upgrades` | do two versions serve one cluster, forward and back? |
+//! | `versions` | do programs of one version work with a cluster of another, also while a rollout runs? |
 //! | `writes` | what do expensive writes with a valid key do? |
 //!
 //! Each test attacks real processes and asserts what the attacker is answered, what the good client saw, and that the
@@ -57,6 +58,7 @@ mod together;
 // A build for use knows no level of the tests.
 #[cfg(any(debug_assertions, feature = "sabotage"))]
 mod upgrades;
+mod versions;
 mod writes;
 
 pub(crate) use good_client::GoodClient;
