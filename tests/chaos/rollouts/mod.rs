@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 use self::{
     agents::Agents,
-    check::{Advance, Item, Items, Line, Record, Stage},
+    check::{Advance, Item, Items, Line, Record, Seen, Stage, Verdict},
     readers::{BAD_FOR_AGENTS, BAD_FOR_READERS, Readers},
 };
 use super::{history::any_seed, network::Network, print_violations, violations_in_logs};
@@ -102,11 +102,18 @@ struct Made {
     without_network: u64,
 }
 
+/// The nodes, and who disturbs them.
+struct Nemesis {
+    cluster: Cluster,
+    network: Option<Network>,
+    rng: fastrand::Rng,
+    made: Made,
+}
+
 struct Run {
     nodes: Vec<Client>,
     readers: std::sync::Arc<Readers>,
     agents: Agents,
-    rng: fastrand::Rng,
     /// The value that all programs have now.
     proven: u64,
     lines: Vec<Line>,
@@ -263,47 +270,43 @@ fn stage_json(stage: &Stage) -> Value {
     json
 }
 
-/// Makes a fault, and ends it.
-async fn make(
-    cluster: &mut Cluster,
-    network: Option<&Network>,
-    fault: Fault,
-    rng: &mut fastrand::Rng,
-    made: &mut Made,
-) {
-    let leader = cluster.leader().await;
-    let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
-    let follower = others[rng.usize(..2)];
-    let time = Duration::from_millis(rng.u64(1000..3500));
-    let (id, is_cut) = match fault {
-        Fault::KillLeader => {
-            made.kills += 1;
-            cluster.node(leader).kill();
-            lasts(time / 3).await;
-            cluster.node(leader).start().await;
-            return cluster.ready().await;
+impl Nemesis {
+    /// Makes a fault, and ends it.
+    async fn make(&mut self, fault: Fault) {
+        let leader = self.cluster.leader().await;
+        let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+        let follower = others[self.rng.usize(..2)];
+        let time = Duration::from_millis(self.rng.u64(1000..3500));
+        let (id, is_cut) = match fault {
+            Fault::KillLeader => {
+                self.made.kills += 1;
+                self.cluster.node(leader).kill();
+                lasts(time / 3).await;
+                self.cluster.node(leader).start().await;
+                return self.cluster.ready().await;
+            }
+            Fault::CutLeader => (leader, true),
+            Fault::CutFollower => (follower, true),
+            Fault::HangLeader => (leader, false),
+            Fault::HangFollower => (follower, false),
+        };
+        match self.network.as_ref().filter(|_| is_cut) {
+            Some(network) => {
+                self.made.cuts += 1;
+                (1..=3).filter(|other| *other != id).for_each(|other| network.cut_both(id, other));
+                lasts(time).await;
+                network.heal();
+            }
+            None => {
+                self.made.hangs += 1;
+                self.made.without_network += u64::from(is_cut);
+                self.cluster.node(id).pause();
+                lasts(time).await;
+                self.cluster.node(id).resume();
+            }
         }
-        Fault::CutLeader => (leader, true),
-        Fault::CutFollower => (follower, true),
-        Fault::HangLeader => (leader, false),
-        Fault::HangFollower => (follower, false),
-    };
-    match network.filter(|_| is_cut) {
-        Some(network) => {
-            made.cuts += 1;
-            (1..=3).filter(|other| *other != id).for_each(|other| network.cut_both(id, other));
-            lasts(time).await;
-            network.heal();
-        }
-        None => {
-            made.hangs += 1;
-            made.without_network += u64::from(is_cut);
-            cluster.node(id).pause();
-            lasts(time).await;
-            cluster.node(id).resume();
-        }
+        self.cluster.ready().await;
     }
-    cluster.ready().await;
 }
 
 /// The ends of the rollouts of a run, each with the faults that are made meanwhile.
@@ -356,70 +359,90 @@ async fn with_events(nodes: &[Client], from: u64, mut lines: Vec<Line>) -> Vec<L
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off() {
-    let watch_count = usize::try_from(number("CONCORD_ROLLOUT_WATCHES").unwrap_or(20)).expect("few readers");
-    let agent_count = usize::try_from(number("CONCORD_ROLLOUT_AGENTS").unwrap_or(3)).expect("few agents");
-    let count =
-        usize::try_from(number("CONCORD_ROLLOUTS").unwrap_or(SHORT.len() as u64)).expect("few rollouts");
-    let is_long = std::env::var_os("CONCORD_CHAOS").is_some();
-    let seed = number("SEED").unwrap_or_else(|| if is_long { any_seed() } else { 1 });
-    assert!(
-        watch_count >= 20 && agent_count >= 1,
-        "the first stage needs at least two readers beside the agents"
-    );
-    eprintln!("rollouts: SEED={seed}, {count} rollouts, {watch_count} watches, {agent_count} agents");
-    let network = Network::own();
+/// A number of the environment, or another one.
+fn setting(name: &str, otherwise: usize) -> usize {
+    number(name).map_or(otherwise, |number| usize::try_from(number).expect("a small number"))
+}
+
+/// Nodes with two configs, and the revision that they are at.
+async fn prepared(network: Option<&Network>) -> (Cluster, u64) {
     let host = if network.is_some() { Network::host } else { |_| "127.0.0.1".to_owned() };
     let options =
         Options::default().with("CONCORD_WRITE_TIMEOUT_MS", "5000").with("CONCORD_READ_TIMEOUT_MS", "3000");
-    let mut cluster = Cluster::start_on_hosts("chaos-rollouts", &options, host, |_, _| {}).await;
+    let cluster = Cluster::start_on_hosts("chaos-rollouts", &options, host, |_, _| {}).await;
     let first = cluster.client(1);
     for definition in DEFINITIONS {
         define(&first, definition).await;
         set(&first, definition, KEY, &json!({"n": 0})).await;
     }
-    let from =
-        first.status().await.expect("a node that has answered")["revision"].as_u64().expect("a revision");
+    let status = first.status().await.expect("a node that has answered");
+    let revision = status["revision"].as_u64().expect("a revision");
+    (cluster, revision)
+}
+
+/// One rollout with its faults, until readers and agents have what is proven. The error says what did not come to be.
+async fn roll_under_faults(
+    run: &mut Run,
+    nemesis: &mut Nemesis,
+    (end, faults): (End, Vec<Fault>),
+) -> Result<(), String> {
+    let is_over = AtomicBool::new(false);
+    let disturb = async {
+        for fault in faults {
+            pace(Duration::from_millis(nemesis.rng.u64(100..900))).await;
+            if is_over.load(Ordering::SeqCst) {
+                break;
+            }
+            eprintln!("rollouts: {end:?} with {fault:?}");
+            nemesis.make(fault).await;
+        }
+    };
+    let roll = async {
+        let rolled = run.roll(end).await;
+        is_over.store(true, Ordering::SeqCst);
+        rolled
+    };
+    let (rolled, ()) = tokio::join!(roll, disturb);
+    rolled?;
+    run.settles().await
+}
+
+/// The last line of a run.
+fn summary(record: &Record, verdict: &Verdict, made: &Made) -> Value {
+    let applied = record.lines.iter().filter(|line| line.is_applied).count();
+    let shows_candidate = |seen: &&Seen| seen.items[0].change.is_some();
+    json!({
+        "rollouts": record.lines.len(), "applied": applied, "taken_back": record.lines.len() - applied,
+        "stages_ended": record.lines.iter().map(|line| line.advanced.len()).sum::<usize>(),
+        "kills": made.kills, "cuts": made.cuts, "hangs": made.hangs, "cuts_skipped": made.without_network,
+        "reads": record.seen.len(), "reads_of_candidates": record.seen.iter().filter(shows_candidate).count(),
+        "judged": verdict.judged, "compared": verdict.compared, "file_values": record.written.len(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off() {
+    let (watch_count, agent_count) =
+        (setting("CONCORD_ROLLOUT_WATCHES", 20), setting("CONCORD_ROLLOUT_AGENTS", 3));
+    let count = setting("CONCORD_ROLLOUTS", SHORT.len());
+    let is_long = std::env::var_os("CONCORD_CHAOS").is_some();
+    let seed = number("SEED").unwrap_or_else(|| if is_long { any_seed() } else { 1 });
+    assert!(watch_count >= 20 && agent_count >= 1, "the first stage needs two readers beside the agents");
+    eprintln!("rollouts: SEED={seed}, {count} rollouts, {watch_count} watches, {agent_count} agents");
+    let network = Network::own();
+    let (cluster, from) = prepared(network.as_ref()).await;
     // About 100 reads a second, however many readers there are.
     let every = Duration::from_millis(10 * watch_count as u64);
     let (readers, tasks) = Readers::start(cluster.clients(), watch_count, every);
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let mut run = Run {
-        nodes: cluster.clients(),
-        readers,
-        agents: Agents::start(&cluster, agent_count),
-        rng: rng.fork(),
-        proven: 0,
-        lines: Vec::new(),
-    };
+    let agents = Agents::start(&cluster, agent_count);
+    let mut run = Run { nodes: cluster.clients(), readers, agents, proven: 0, lines: Vec::new() };
+    let rng = fastrand::Rng::with_seed(seed);
+    let mut nemesis = Nemesis { cluster, network, rng, made: Made::default() };
     run.settles().await.unwrap_or_else(|why| panic!("{why}"));
-    let (mut made, mut violations) = (Made::default(), Vec::new());
-    for (end, faults) in schedule(&mut rng, count) {
-        let is_over = AtomicBool::new(false);
-        let wait = Duration::from_millis(run.rng.u64(100..900));
-        let disturb = async {
-            for fault in faults {
-                pace(wait).await;
-                if is_over.load(Ordering::SeqCst) {
-                    break;
-                }
-                eprintln!("rollouts: {end:?} with {fault:?}");
-                make(&mut cluster, network.as_ref(), fault, &mut rng, &mut made).await;
-            }
-        };
-        let roll = async {
-            let rolled = run.roll(end).await;
-            is_over.store(true, Ordering::SeqCst);
-            rolled
-        };
-        let (rolled, ()) = tokio::join!(roll, disturb);
-        let settled = match rolled {
-            Ok(()) => run.settles().await,
-            Err(why) => Err(why),
-        };
+    let mut violations = Vec::new();
+    for (end, faults) in schedule(&mut nemesis.rng, count) {
         // The checker says why.
-        if let Err(why) = settled {
+        if let Err(why) = roll_under_faults(&mut run, &mut nemesis, (end, faults)).await {
             violations.push(format!("{end:?}: {why}"));
             break;
         }
@@ -438,31 +461,18 @@ async fn rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off(
     let record = Record { readers: readers.all.clone(), lines, seen, followed, written };
     let verdict = record.check();
     violations.extend(verdict.found.iter().cloned());
-    violations.extend(violations_in_logs(&cluster));
-    cluster.equal_digests().await;
+    violations.extend(violations_in_logs(&nemesis.cluster));
+    nemesis.cluster.equal_digests().await;
     print_violations(&violations);
-    let applied = record.lines.iter().filter(|line| line.is_applied).count();
-    let candidates = |items: &Items| items[0].change.is_some();
-    println!(
-        "{}",
-        json!({
-            "seed": seed, "violations": violations.len(), "watches": watch_count, "agents": agent_count,
-            "rollouts": record.lines.len(), "applied": applied, "taken_back": record.lines.len() - applied,
-            "stages_ended": record.lines.iter().map(|line| line.advanced.len()).sum::<usize>(),
-            "kills": made.kills, "cuts": made.cuts, "hangs": made.hangs,
-            "cuts_skipped": made.without_network, "watches_opened": readers.opened(),
-            "reads": record.seen.len(),
-            "reads_of_candidates": record.seen.iter().filter(|seen| candidates(&seen.items)).count(),
-            "judged": verdict.judged, "compared": verdict.compared,
-            "file_reads": looks, "file_values": record.written.len(),
-        })
-    );
-    assert!(violations.is_empty(), "{} violations with SEED={seed}", violations.len());
-    assert!(verdict.compared > 100 && !record.written.is_empty(), "little was compared: {verdict:?}");
-    if made.without_network > 0 {
-        eprintln!(
-            "rollouts: SKIPPED {} cuts: no network of its own (scripts/chaos.sh rollouts)",
-            made.without_network
-        );
+    let mut summary = summary(&record, &verdict, &nemesis.made);
+    summary["seed"] = seed.into();
+    summary["violations"] = violations.len().into();
+    summary["watches"] = json!({"readers": watch_count, "opened": readers.opened()});
+    summary["agents"] = json!({"agents": agent_count, "file_reads": looks});
+    println!("{summary}");
+    if nemesis.made.without_network > 0 {
+        eprintln!("rollouts: SKIPPED cuts: no network of its own (scripts/chaos.sh rollouts)");
     }
+    assert!(violations.is_empty(), "{} violations with SEED={seed}", violations.len());
+    assert!(verdict.compared > 100 && !record.written.is_empty(), "little was compared: {summary}");
 }
