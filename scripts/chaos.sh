@@ -7,8 +7,8 @@
 #                                  kills each, with a new seed and a new cluster, until KILLS leaders (1000) have been
 #                                  killed; prints each run's summary and the sums; ends with the first run that finds something
 #   scripts/chaos.sh rollouts      rollouts with readers and agents while leaders are killed, nodes are cut off and nodes hang:
-#                                  CONCORD_ROLLOUTS (15) of them, with CONCORD_ROLLOUT_WATCHES (200) readers and
-#                                  CONCORD_ROLLOUT_AGENTS (50) agents
+#                                  ROLLOUTS (15) of them, with ROLLOUT_WATCHES (200) readers and
+#                                  ROLLOUT_AGENTS (50) agents
 #   scripts/chaos.sh check FILE    checks the history that a run has left
 #
 # TLS=1 lets the nodes call each other over mutual TLS. ENCRYPTED=1 encrypts the data directories, as every third seed does.
@@ -71,8 +71,8 @@ inside='ip link set lo up
 rollouts() {
     local test=rollouts::rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off
     export CONCORD_CHAOS=1 SEED=${SEED:-$(date +%s)}
-    export CONCORD_ROLLOUTS=${CONCORD_ROLLOUTS:-15}
-    export CONCORD_ROLLOUT_WATCHES=${CONCORD_ROLLOUT_WATCHES:-200} CONCORD_ROLLOUT_AGENTS=${CONCORD_ROLLOUT_AGENTS:-50}
+    export ROLLOUTS=${ROLLOUTS:-15}
+    export ROLLOUT_WATCHES=${ROLLOUT_WATCHES:-200} ROLLOUT_AGENTS=${ROLLOUT_AGENTS:-50}
     install_deb ip iproute2 || true
     if unshare -rn true 2> /dev/null; then
         run "$test" unshare -rn bash -c "$inside" chaos

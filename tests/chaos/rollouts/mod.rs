@@ -3,7 +3,7 @@
 //!
 //! One rollout follows another: some reach their end, some are taken back by the failure of a reader or of an agent's command,
 //! some by a person. The short run is a test like any other. `scripts/chaos.sh rollouts` makes one of any size, in a network of
-//! its own: `CONCORD_ROLLOUT_WATCHES` readers, `CONCORD_ROLLOUT_AGENTS` agents, `CONCORD_ROLLOUTS` rollouts.
+//! its own: `ROLLOUT_WATCHES` readers, `ROLLOUT_AGENTS` agents, `ROLLOUTS` rollouts.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -423,8 +423,8 @@ fn summary(record: &Record, verdict: &Verdict, made: &Made) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off() {
     let (watch_count, agent_count) =
-        (setting("CONCORD_ROLLOUT_WATCHES", 20), setting("CONCORD_ROLLOUT_AGENTS", 3));
-    let count = setting("CONCORD_ROLLOUTS", SHORT.len());
+        (setting("ROLLOUT_WATCHES", 20), setting("ROLLOUT_AGENTS", 3));
+    let count = setting("ROLLOUTS", SHORT.len());
     let is_long = std::env::var_os("CONCORD_CHAOS").is_some();
     let seed = number("SEED").unwrap_or_else(|| if is_long { any_seed() } else { 1 });
     assert!(watch_count >= 20 && agent_count >= 1, "the first stage needs two readers beside the agents");
