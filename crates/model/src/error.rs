@@ -240,7 +240,9 @@ pub enum Rejection {
     #[error("{0}")]
     RolloutInvalid(RolloutBound),
     /// As many rollouts as run at once.
-    #[error("limit reached: {ROLLOUTS_MAX} rollouts run; wait until one ends")]
+    #[error(
+        "limit reached: {ROLLOUTS_MAX} rollouts run, or half of what is left is this sender's; wait until one ends"
+    )]
     TooManyRollouts,
     /// The change request is not being rolled out, or is at another stage.
     #[error("no rollout runs, or it is at another stage: read the change request again")]

@@ -212,7 +212,8 @@ pub const ROLLOUT_READERS_MAX: usize = 10_000;
 pub const REPORTS_MAX: usize = 100_000;
 /// Those of them that are about configs outside rollouts. They leave the rest to rollouts.
 pub const CONFIG_REPORTS_MAX: usize = 50_000;
-/// Those of them that one access key has sent. It leaves the rest to other keys.
+/// Those of them that one access key has sent. It leaves the rest to other keys. Of one config it may send half of what the
+/// others leave.
 pub const CONFIG_REPORTS_OF_KEY_MAX: usize = 10_000;
 /// Failures of one rollout, and of one config, of which the leader keeps the labels and what they say.
 pub const REPORT_DETAILS_MAX: usize = 50;
@@ -222,7 +223,7 @@ pub const CONFIG_REPORT_DETAILS_MAX: usize = 4_000;
 pub const CONFIG_REPORT_DETAILS_OF_KEY_MAX: usize = 800;
 /// Bytes of the name of an instance of a reader.
 pub const INSTANCE_BYTES_MAX: usize = 64;
-/// Watches with a reader that a node lists for one config.
+/// Watches with a reader that a node lists for one config, and readers that have failed that the leader lists.
 pub const READERS_OF_NODE_MAX: usize = 1_000;
 /// Bytes of what a reader says of its failure, and of what a gate says.
 pub const REPORT_TEXT_BYTES_MAX: usize = 1024;

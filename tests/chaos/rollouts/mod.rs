@@ -422,8 +422,7 @@ fn summary(record: &Record, verdict: &Verdict, made: &Made) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rollouts_keep_their_invariants_while_leaders_die_and_nodes_are_cut_off() {
-    let (watch_count, agent_count) =
-        (setting("ROLLOUT_WATCHES", 20), setting("ROLLOUT_AGENTS", 3));
+    let (watch_count, agent_count) = (setting("ROLLOUT_WATCHES", 20), setting("ROLLOUT_AGENTS", 3));
     let count = setting("ROLLOUTS", SHORT.len());
     let is_long = std::env::var_os("CONCORD_CHAOS").is_some();
     let seed = number("SEED").unwrap_or_else(|| if is_long { any_seed() } else { 1 });

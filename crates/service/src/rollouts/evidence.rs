@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::memory::{About, Full, Memory, Moment, Run, Said, Subject, Taken, Word};
+use super::memory::{About, Full, Memory, Moment, Run, Said, Subject, Taken, Version, Word};
 use crate::{access::Authentication, context::Context, request::Principal};
 use concord_model::{
     access_key::Verb,
@@ -85,7 +85,7 @@ pub(super) struct ConfigSaid {
     pub(super) healthy: u32,
     /// Readers that say that something is wrong with them.
     pub(super) failed: u32,
-    /// Some of those, the newest first.
+    /// A failure of each of those, of a thousand at most.
     pub(super) failures: Vec<FailureReport>,
     /// What each of the named readers says, in their order.
     pub(super) said: Vec<Option<Said>>,
@@ -208,20 +208,18 @@ impl EvidenceStore {
         time: Timestamp,
     ) -> Result<Taken, Full> {
         let Some(run) = run_of(rollout) else { return Ok(Taken::Dropped) };
-        let (is_in, mut memory) = (rollout.has(change, reader), self.memory());
-        if !is_in {
-            memory.forget_reader(change, &reader.id, instance);
+        if !rollout.has(change, reader) {
             return Ok(Taken::Dropped);
         }
         let at = Moment { now: Instant::now(), time };
-        let taken = memory.report(About::Rollout(change, run), (reader, instance), failure, at)?;
+        let taken = self.memory().report(About::Rollout(change, run), (reader, instance), failure, at)?;
         if taken == Taken::News {
             self.has_changed.notify_one();
         }
         Ok(taken)
     }
 
-    /// Takes the report of an instance of a reader about a revision of a config, outside rollouts.
+    /// Takes the report of an instance of a reader about the current revision of a config, outside rollouts.
     ///
     /// # Errors
     /// When there is no room, or the key that sends it has used up its part.
@@ -237,25 +235,25 @@ impl EvidenceStore {
         self.memory().report(about, (reader, instance), failure, at)
     }
 
-    /// What readers have said of a config. Those that see a candidate, of that.
+    /// What readers have said of the current revision of a config. Those that see a candidate, of that.
     pub(super) fn said(
         &self,
-        (definition, key): (u64, &Key),
+        (definition, key, revision): (u64, &Key, Revision),
         rollout: Option<(&ChangeId, &Rollout)>,
         readers: &[(String, bool)],
     ) -> ConfigSaid {
         let now = Instant::now();
         let mut memory = self.memory();
-        let (healthy, failed, failures) = memory.of_config(definition, key, now);
+        let (healthy, failed, failures) = memory.of_config((definition, key, revision), now);
         let on = |side: bool| {
             let of_side = readers.iter().filter(move |(_, sees_candidate)| *sees_candidate == side);
             of_side.map(|(reader, _)| reader.as_str())
         };
         let subject = Subject::Config(definition, key.clone());
-        let mut proven = memory.said(&subject, None, on(false), now).into_iter();
+        let mut proven = memory.said(&subject, Version::Revision(revision), on(false), now).into_iter();
         let candidate = rollout.and_then(|(change, rollout)| {
             let (subject, run) = (Subject::Rollout(change.clone()), run_of(rollout)?);
-            Some(memory.said(&subject, Some(run), on(true), now))
+            Some(memory.said(&subject, Version::Run(run), on(true), now))
         });
         let mut candidate = candidate.unwrap_or_default().into_iter();
         let said = readers.iter().map(|(_, sees_candidate)| {

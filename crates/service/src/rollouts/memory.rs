@@ -9,11 +9,15 @@
 //! long as one of its instances has.
 //!
 //! **Invariants:** it never has more than [`ROLLOUT_READERS_MAX`] reports about one rollout or one config, [`REPORTS_MAX`] in
-//! all, [`CONFIG_REPORTS_MAX`] of them about configs and [`CONFIG_REPORTS_OF_KEY_MAX`] of those by one access key, and
+//! all, [`CONFIG_REPORTS_MAX`] of them about configs and [`CONFIG_REPORTS_OF_KEY_MAX`] of those by one access key, of one config half
+//! of what the other keys leave, and
 //! [`GATE_WORDS_MAX`] words. What is full of readers that run well still takes a failure: the oldest of those makes room. Only
 //! a key that has used up its own part gets none from others. What it has is of one term, so a new leader begins with nothing.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
@@ -25,8 +29,8 @@ use concord_model::{
     key::Key,
     limits::{
         CONFIG_REPORT_DETAILS_MAX, CONFIG_REPORT_DETAILS_OF_KEY_MAX, CONFIG_REPORTS_MAX,
-        CONFIG_REPORTS_OF_KEY_MAX, GATE_WORDS_MAX, REPORT_AGE_S_MAX, REPORT_DETAILS_MAX, REPORTS_MAX,
-        ROLLOUT_READERS_MAX, ROLLOUT_TIME_S_MAX,
+        CONFIG_REPORTS_OF_KEY_MAX, GATE_WORDS_MAX, READERS_OF_NODE_MAX, REPORT_AGE_S_MAX, REPORT_DETAILS_MAX,
+        REPORTS_MAX, ROLLOUT_READERS_MAX, ROLLOUT_TIME_S_MAX,
     },
     record::Revision,
     system::{change::ChangeId, rollout::Reader},
@@ -54,12 +58,21 @@ pub(super) enum Subject {
     Config(u64, Key),
 }
 
+/// Of what the reports of a group are: those of another version count for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// One run of a rollout.
+    Run(Run),
+    /// The current revision of a config.
+    Revision(Revision),
+}
+
 /// What a report is about, as exactly as it must be to count.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum About<'a> {
     /// One run of a rollout.
     Rollout(&'a ChangeId, Run),
-    /// A revision of a config, as a key says of it.
+    /// The current revision of a config, as a key says of it.
     Config { definition: u64, key: &'a Key, revision: Revision, by: &'a SmolStr },
 }
 
@@ -75,7 +88,7 @@ pub(super) struct Moment {
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It says nothing of what counts: its instance has reported a later revision, or its reader does not see the candidates.
+    /// It says nothing of what counts: it is about an earlier revision, or its reader does not see the candidates.
     Dropped,
     /// It counts.
     Counted,
@@ -88,7 +101,7 @@ pub(super) enum Taken {
 pub(super) struct Said {
     /// Whether one of its instances has failed.
     pub(super) is_failed: bool,
-    /// What the newest report of this kind says, if its detail was kept.
+    /// What its newest report of this kind says of which the detail was kept.
     pub(super) detail: Option<String>,
     /// The revision that this report is about; 0 of a candidate.
     pub(super) revision: Revision,
@@ -187,10 +200,10 @@ impl Totals {
     }
 }
 
-/// The reports about one run of a rollout, or about a config.
+/// The reports about one run of a rollout, or about one revision of a config.
 #[derive(Debug, Default)]
 struct Group {
-    run: Option<Run>,
+    version: Option<Version>,
     /// Readers with reports, and how many of their instances have failed.
     readers: BTreeMap<Arc<str>, Instances>,
     failed_readers: usize,
@@ -200,14 +213,17 @@ struct Group {
     healthy: BTreeMap<u64, Report>,
     /// By age.
     failed: BTreeMap<u64, Report>,
-    /// Those of `failed` that have a detail.
+    /// Those of `failed` that have a detail: one of each reader at most.
     details: usize,
+    /// Reports about a config by the key that has sent them.
+    of_keys: BTreeMap<SmolStr, usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Instances {
     all: usize,
     failed: usize,
+    has_detail: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -224,9 +240,7 @@ struct Report {
     by: Option<SmolStr>,
     at: Instant,
     time: Timestamp,
-    /// The revision that it is about; 0 of a candidate.
-    revision: Revision,
-    /// What is shown of a failure; of the first [`REPORT_DETAILS_MAX`] only.
+    /// What is shown of a failure; of the first [`REPORT_DETAILS_MAX`] readers only.
     detail: Option<Box<Detail>>,
 }
 
@@ -268,6 +282,11 @@ impl Group {
         (self.readers.len() - self.failed_readers, self.failed_readers)
     }
 
+    /// The revision that its reports are about; 0 of candidates.
+    fn revision(&self) -> Revision {
+        if let Some(Version::Revision(revision)) = self.version { revision } else { 0 }
+    }
+
     fn has_failed(&self, reader: &str) -> bool {
         self.readers.get(reader).is_some_and(|instances| instances.failed > 0)
     }
@@ -295,9 +314,18 @@ impl Group {
     fn removed(&mut self, report: Report, is_failed: bool, totals: &mut Totals) {
         totals.remove(&report, is_failed);
         self.details -= usize::from(report.detail.is_some());
+        if let Some(by) = &report.by
+            && let Some(count) = self.of_keys.get_mut(by)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.of_keys.remove(by);
+            }
+        }
         if let Some(instances) = self.readers.get_mut(&report.reader) {
             instances.all -= 1;
             instances.failed -= usize::from(is_failed);
+            instances.has_detail &= report.detail.is_none();
             self.failed_readers -= usize::from(is_failed && instances.failed == 0);
             if instances.all == 0 {
                 self.readers.remove(&report.reader);
@@ -349,6 +377,10 @@ impl Group {
         instances.all += 1;
         self.failed_readers += usize::from(place.is_failed && instances.failed == 0);
         instances.failed += usize::from(place.is_failed);
+        instances.has_detail |= report.detail.is_some();
+        if let Some(by) = &report.by {
+            *self.of_keys.entry(by.clone()).or_default() += 1;
+        }
         self.places.insert((Arc::clone(&report.reader), report.instance.clone()), place);
         let all = if place.is_failed { &mut self.failed } else { &mut self.healthy };
         all.insert(place.number, report);
@@ -360,26 +392,45 @@ impl Group {
         let is_failed = instances.failed > 0;
         let first = (Arc::clone(name), SmolStr::default());
         let own = self.places.range(first..).take_while(|((of, _), _)| of == name);
-        let newest = own.map(|(_, place)| *place).filter(|place| place.is_failed == is_failed);
-        let report = self.report(newest.max_by_key(|place| place.number)?)?;
+        let own = own.map(|(_, place)| *place).filter(|place| place.is_failed == is_failed);
+        let report = own.filter_map(|place| self.report(place));
+        let report = report.max_by_key(|report| (report.detail.is_some(), report.time))?;
         let detail = report.detail.as_ref().map(|detail| detail.text.clone());
-        Some(Said { is_failed, detail, revision: report.revision, at: report.time })
+        Some(Said { is_failed, detail, revision: self.revision(), at: report.time })
     }
 
-    /// The failures of which there are details, the newest first.
+    fn failure(&self, failed: &Report) -> FailureReport {
+        let (labels, detail) = failed
+            .detail
+            .as_ref()
+            .map(|detail| (detail.labels.clone(), detail.text.clone()))
+            .unwrap_or_default();
+        FailureReport {
+            reader: failed.reader.to_string(),
+            instance: failed.instance.to_string(),
+            labels,
+            detail,
+            revision: self.revision(),
+            at: failed.time,
+        }
+    }
+
+    /// The failures of which there are details, the newest first: one of each reader at most.
     fn failures(&self) -> Vec<FailureReport> {
-        let shown = |failed: &Report| {
-            let detail = failed.detail.as_ref()?;
-            Some(FailureReport {
-                reader: failed.reader.to_string(),
-                instance: failed.instance.to_string(),
-                labels: detail.labels.clone(),
-                detail: detail.text.clone(),
-                revision: failed.revision,
-                at: failed.time,
-            })
-        };
-        self.failed.values().rev().filter_map(shown).collect()
+        let with_detail = self.failed.values().rev().filter(|failed| failed.detail.is_some());
+        with_detail.map(|failed| self.failure(failed)).collect()
+    }
+
+    /// A failure of each reader that has failed, those with a detail first: at most so many.
+    fn failures_of_readers(&self, most: usize) -> Vec<FailureReport> {
+        let mut all = self.failures();
+        let mut known: BTreeSet<&str> = BTreeSet::new();
+        let has_detail = |reader: &str| self.readers.get(reader).is_some_and(|of| of.has_detail);
+        let others = self.failed.values().rev().filter(|failed| !has_detail(&failed.reader));
+        let others = others.filter(|failed| known.insert(&failed.reader));
+        let room = most.saturating_sub(all.len());
+        all.extend(others.take(room).map(|failed| self.failure(failed)));
+        all
     }
 }
 
@@ -391,18 +442,10 @@ impl About<'_> {
         }
     }
 
-    fn run(&self) -> Option<Run> {
+    fn version(&self) -> Version {
         match self {
-            Self::Rollout(_, run) => Some(*run),
-            Self::Config { .. } => None,
-        }
-    }
-
-    /// The revision that it is about. A candidate has none.
-    fn revision(&self) -> Revision {
-        match self {
-            Self::Rollout(..) => 0,
-            Self::Config { revision, .. } => *revision,
+            Self::Rollout(_, run) => Version::Run(*run),
+            Self::Config { revision, .. } => Version::Revision(*revision),
         }
     }
 
@@ -428,18 +471,11 @@ impl Memory {
         self.last_number
     }
 
-    /// The reports about a run of a rollout or about a config, without those that count no more.
-    fn group(&mut self, subject: &Subject, run: Option<Run>, now: Instant) -> Option<&mut Group> {
-        let group = self.groups.get_mut(subject).filter(|group| group.run == run)?;
+    /// The reports about a version of a rollout or a config, without those that count no more.
+    fn group(&mut self, subject: &Subject, version: Version, now: Instant) -> Option<&mut Group> {
+        let group = self.groups.get_mut(subject).filter(|group| group.version == Some(version))?;
         group.expire(now, &mut self.totals);
         Some(group)
-    }
-
-    /// Forgets an instance of a reader that is not in. It may have said so with other labels before.
-    pub(super) fn forget_reader(&mut self, change: &ChangeId, reader: &str, instance: &SmolStr) {
-        if let Some(group) = self.groups.get_mut(&Subject::Rollout(change.clone())) {
-            group.forget(reader, instance, &mut self.totals);
-        }
     }
 
     /// Takes the report of an instance of a reader; `failure`: what it says of it, if it does not run well. The reader of a
@@ -454,25 +490,33 @@ impl Memory {
         failure: Option<&str>,
         at: Moment,
     ) -> Result<Taken, Full> {
-        let (subject, run, is_failed) = (about.subject(), about.run(), failure.is_some());
+        let (subject, version, is_failed) = (about.subject(), about.version(), failure.is_some());
         let totals = &mut self.totals;
         let group = self.groups.entry(subject.clone()).or_default();
-        if group.run != run {
+        if group.version != Some(version) {
+            if let (Some(Version::Revision(known)), Version::Revision(reported)) = (group.version, version)
+                && known > reported
+            {
+                return Ok(Taken::Dropped);
+            }
             group.clear(totals);
-            group.run = run;
+            group.version = Some(version);
         }
         group.expire(at.now, totals);
         let before = group.place(&reader.id, instance).and_then(|place| group.report(place));
-        if before.is_some_and(|before| before.revision > about.revision()) {
-            return Ok(Taken::Dropped);
+        // What replaces a report of the same key takes no more room. What is rejected changes nothing.
+        if before.is_none_or(|before| before.by.as_ref() != about.by()) {
+            self.find_room(&subject, about.by(), is_failed, at.now)?;
         }
+        let group = self.groups.entry(subject.clone()).or_default();
         let had_failed = group.has_failed(&reader.id);
-        group.forget(&reader.id, instance, totals);
-        self.find_room(&subject, about.by(), is_failed, at.now)?;
+        group.forget(&reader.id, instance, &mut self.totals);
         let place = Place { number: self.next_number(), is_failed };
         let has_room = self.has_room_for_detail(&subject, about.by());
         let group = self.groups.entry(subject).or_default();
-        let detail = failure.filter(|_| has_room).map(|text| {
+        group.version = Some(version);
+        let is_first = group.readers.get(reader.id.as_str()).is_none_or(|of| !of.has_detail);
+        let detail = failure.filter(|_| has_room && is_first).map(|text| {
             let (labels, text) = (reader.labels.clone(), text.to_owned());
             Box::new(Detail { labels, text })
         });
@@ -483,7 +527,6 @@ impl Memory {
             by: about.by().cloned(),
             at: at.now,
             time: at.time,
-            revision: about.revision(),
             detail,
         };
         group.add(place, report, &mut self.totals);
@@ -511,6 +554,15 @@ impl Memory {
         let Bounds { of_subject, reports, of_configs, of_key, .. } = self.bounds;
         let totals = &mut self.totals;
         let own = self.groups.get_mut(subject).ok_or(Full)?;
+        if let Some(by) = by {
+            // Of one config a key may send half of what the others leave: it shuts none of them out.
+            let of_own = own.of_keys.get(by).copied().unwrap_or_default();
+            let others = own.len() - of_own;
+            let is_own_part = of_own >= (of_subject.saturating_sub(others) / 2).max(1);
+            if is_own_part {
+                return if is_failure && own.make_room_of(by, totals) { Ok(()) } else { Err(Full) };
+            }
+        }
         if own.len() >= of_subject && !(is_failure && own.make_room(totals)) {
             return Err(Full);
         }
@@ -552,41 +604,42 @@ impl Memory {
 
     /// The readers that run well with a rollout, and those that do not.
     pub(super) fn count(&mut self, change: &ChangeId, run: Run, now: Instant) -> (u32, u32) {
-        let group = self.group(&Subject::Rollout(change.clone()), Some(run), now);
+        let group = self.group(&Subject::Rollout(change.clone()), Version::Run(run), now);
         let (healthy, failed) = group.map_or((0, 0), |group| group.count());
         (number(healthy), number(failed))
     }
 
     /// The failures of a rollout of which there are details, the newest first.
     pub(super) fn failures(&mut self, change: &ChangeId, run: Run, now: Instant) -> Vec<FailureReport> {
-        let group = self.group(&Subject::Rollout(change.clone()), Some(run), now);
+        let group = self.group(&Subject::Rollout(change.clone()), Version::Run(run), now);
         group.map(|group| group.failures()).unwrap_or_default()
     }
 
-    /// What readers have said of a rollout (`run`) or of a config, in their order.
+    /// What readers have said of a version of a rollout or of a config, in their order.
     pub(super) fn said<'r>(
         &mut self,
         subject: &Subject,
-        run: Option<Run>,
+        version: Version,
         readers: impl Iterator<Item = &'r str>,
         now: Instant,
     ) -> Vec<Option<Said>> {
-        let group = self.group(subject, run, now);
+        let group = self.group(subject, version, now);
         readers.map(|reader| group.as_ref().and_then(|group| group.said(reader))).collect()
     }
 
-    /// The readers of a config that run well, those that do not, and the failures of which there are details.
+    /// The readers that run well with a revision of a config, those that do not, and a failure of each of these, of
+    /// [`READERS_OF_NODE_MAX`] at most.
     pub(super) fn of_config(
         &mut self,
-        definition: u64,
-        key: &Key,
+        (definition, key, revision): (u64, &Key, Revision),
         now: Instant,
     ) -> (u32, u32, Vec<FailureReport>) {
-        let Some(group) = self.group(&Subject::Config(definition, key.clone()), None, now) else {
+        let subject = Subject::Config(definition, key.clone());
+        let Some(group) = self.group(&subject, Version::Revision(revision), now) else {
             return (0, 0, Vec::new());
         };
         let (healthy, failed) = group.count();
-        (number(healthy), number(failed), group.failures())
+        (number(healthy), number(failed), group.failures_of_readers(READERS_OF_NODE_MAX))
     }
 
     /// Takes what a key says of a gate. `is_needed`: whether a rollout that runs waits for this gate and counts this key.

@@ -11,7 +11,6 @@ use std::{
     sync::Arc,
 };
 
-use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -106,7 +105,7 @@ pub struct ConfigReaders {
     pub identified: u64,
     /// Watches that do not.
     pub unidentified: u64,
-    /// Whether a node has more watches than it lists.
+    /// Whether a node has more watches than it lists, or more readers have failed than are listed.
     pub is_truncated: bool,
     /// The nodes that did not answer in time.
     pub missing_nodes: Vec<NodeId>,
@@ -163,12 +162,13 @@ impl Reports {
         let _place = self.admission.admit(principal)?;
         let (answers, missing_nodes) = self.gather(&state, definition, &key).await?;
         let listed = answers.iter().flat_map(|(_, node)| &node.readers);
-        let bytes = listed.map(ReaderWatch::bytes).sum::<usize>() as u64;
+        // As they come, as rows, and as text.
+        let bytes = 3 * listed.map(ReaderWatch::bytes).sum::<usize>() as u64;
         let reservation = self.cx.memory_budget.reserve(Share::Callers, bytes)?;
         let (identified, unidentified) = answers
             .iter()
             .fold((0, 0), |(named, others), (_, node)| (named + node.identified, others + node.unidentified));
-        let is_truncated = answers.iter().any(|(_, node)| node.is_truncated());
+        let has_more = answers.iter().any(|(_, node)| node.is_truncated());
         let (of, name) = (Arc::clone(&state), key.clone());
         // Some milliseconds for thousands of readers.
         let readers = self.cx.run_long(move || rows(&of, (definition, &name), answers)).await?;
@@ -182,6 +182,8 @@ impl Reports {
         let said = self.said(question).await;
         let counts = said.as_ref().map(|said| (said.healthy, said.failed));
         let said = said.unwrap_or_default();
+        let is_truncated =
+            has_more || said.failures.len() < usize::try_from(said.failed).unwrap_or(usize::MAX);
         let readers = self.cx.run_long(move || with_said(readers, named, said, hides)).await?;
         Ok(ConfigReaders {
             readers,
@@ -206,10 +208,7 @@ impl Reports {
         let own = (self.watches.list)(state, definition, key);
         let (mut answers, mut missing) = (vec![(self.cx.node_id(), own)], Vec::new());
         let asked = Asked::ListWatches(definition, key.as_str().to_owned());
-        let others = self.others(consensus);
-        let asking =
-            others.iter().map(async |member| (member.id, self.ask_member(member, asked.clone()).await));
-        for (node, answer) in join_all(asking).await {
+        for (node, answer) in self.ask_others(consensus, asked).await? {
             match answer {
                 Some(Answer::Listed(listed)) => answers.push((node, *listed)),
                 Some(Answer::Reported(_) | Answer::Shown(_) | Answer::Watches(_) | Answer::Said(_))

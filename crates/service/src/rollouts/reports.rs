@@ -54,7 +54,7 @@ use concord_model::{
     unseen::is_unseen,
 };
 use concord_net::{
-    Member, ReceiveError,
+    Member, NodeId, ReceiveError,
     call::Call,
     client::Lane,
     codec::{decode, encode},
@@ -63,6 +63,8 @@ use concord_state::State;
 
 /// Calls to the leader at once: each is answered from its memory.
 const CALLS_MAX: usize = 16;
+/// Requests at once that ask all members: one of them may hang.
+const ROUNDS_MAX: usize = 16;
 /// How long a node that shows a rollout waits for what the leader knows of it.
 const SHOW_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -204,6 +206,7 @@ pub struct Reports {
     pub(super) watches: KnownWatches,
     pub(super) admission: WriteAdmission,
     calls: Semaphore,
+    rounds: Semaphore,
 }
 
 fn violation(name: &'static str, text: String) -> Refusal {
@@ -283,6 +286,7 @@ impl Reports {
             watches,
             admission: WriteAdmission::new(cx.options.limits.writes_in_flight),
             calls: Semaphore::new(CALLS_MAX),
+            rounds: Semaphore::new(ROUNDS_MAX),
         }
     }
 
@@ -336,16 +340,13 @@ impl Reports {
     pub(crate) async fn watches(&self, change: &ChangeId) -> Option<WatchCount> {
         let consensus = self.cx.consensus()?;
         let own = self.own_watches(&consensus.state(), change);
-        let asked = Asked::CountWatches(change.as_str().to_owned());
-        let others = self.others(consensus);
-        let counts =
-            join_all(others.iter().map(async |member| match self.ask_member(member, asked.clone()).await? {
-                Answer::Watches(count) => Some(count),
-                Answer::Reported(_) | Answer::Shown(_) | Answer::Listed(_) | Answer::Said(_) => None,
-            }))
-            .await;
-        counts.into_iter().try_fold(own, |all, one| {
-            let WatchCount { identified, unidentified } = one?;
+        let answers =
+            self.ask_others(consensus, Asked::CountWatches(change.as_str().to_owned())).await.ok()?;
+        answers.into_iter().try_fold(own, |all, (_, answer)| {
+            let WatchCount { identified, unidentified } = match answer? {
+                Answer::Watches(count) => count,
+                Answer::Reported(_) | Answer::Shown(_) | Answer::Listed(_) | Answer::Said(_) => return None,
+            };
             Some(WatchCount {
                 identified: all.identified + identified,
                 unidentified: all.unidentified + unidentified,
@@ -353,16 +354,26 @@ impl Reports {
         })
     }
 
-    /// The members besides this node.
-    pub(super) fn others(&self, consensus: &Consensus) -> Vec<Member> {
+    /// What each other member answers by itself, whether it leads or not. `None` of those that do not in time.
+    ///
+    /// # Errors
+    /// When too many other requests ask all members.
+    pub(super) async fn ask_others(
+        &self,
+        consensus: &Consensus,
+        asked: Asked,
+    ) -> Result<Vec<(NodeId, Option<Answer>)>, Refusal> {
+        let place = timeout_at(Instant::now() + SHOW_TIMEOUT, self.rounds.acquire()).await;
+        let Ok(Ok(_place)) = place else { return Err(Refusal::Overloaded) };
         let members = consensus.status().members.into_iter().map(|status| status.member);
-        members.filter(|member| member.id != self.cx.node_id()).collect()
+        let others: Vec<Member> = members.filter(|member| member.id != self.cx.node_id()).collect();
+        let asking =
+            others.iter().map(async |member| (member.id, self.ask_member(member, asked.clone()).await));
+        Ok(join_all(asking).await)
     }
 
-    /// What a member answers by itself, whether it leads or not. `None` if it does not in time.
-    pub(super) async fn ask_member(&self, member: &Member, asked: Asked) -> Option<Answer> {
+    async fn ask_member(&self, member: &Member, asked: Asked) -> Option<Answer> {
         let deadline = Instant::now() + SHOW_TIMEOUT;
-        let _place = timeout_at(deadline, self.calls.acquire()).await.ok()?.ok()?;
         let body = encode(&Forwarded {
             by: named(&Principal::cluster()).into_owned(),
             remaining_ms: u64::try_from(SHOW_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
@@ -511,7 +522,9 @@ impl Reports {
         let key = Key::parse(&question.key).map_err(|_| Rejection::ConfigNotFound)?;
         let change = question.change.as_deref().and_then(ChangeId::parse);
         let rollout = change.as_ref().and_then(|change| Some((change, state.rollout(change)?)));
-        Ok(self.evidence.said((question.definition, &key), rollout, &question.readers))
+        let config = state.definition_by_id(question.definition).and_then(|found| found.config(key.as_str()));
+        let revision = config.ok_or(Rejection::ConfigNotFound)?.revision;
+        Ok(self.evidence.said((question.definition, &key, revision), rollout, &question.readers))
     }
 
     fn take_report(
@@ -534,9 +547,11 @@ impl Reports {
             ReportAbout::Config { definition, key, revision } => {
                 let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
                 let config = found.config(key).ok_or(Rejection::ConfigNotFound)?;
-                // A revision that is not there would keep out what the reader says later.
-                let revision = (*revision).min(state.revision());
-                let about = (found.definition.id, &config.key, revision);
+                // What is said of earlier data counts no more. There are no later ones.
+                if *revision < config.revision {
+                    return Ok(Reported { is_counted: false, is_news: false });
+                }
+                let about = (found.definition.id, &config.key, config.revision);
                 self.evidence.report_of_config(about, &principal, who, (report.failure(), time))
             }
         };

@@ -301,6 +301,8 @@ impl Watches {
             origin: Origin::current(),
         };
         if watch.initial.is_none() {
+            // It has everything up to there.
+            watch.note_told();
             // An error of the first read is returned before the watch begins.
             watch.read().await?;
         }

@@ -59,9 +59,10 @@ impl Tested {
         self.memory.report(about, (&reader(name), &NO_INSTANCE), failure, at)
     }
 
-    fn of_config(&mut self, config: &str) -> (u32, u32) {
+    fn of_config(&mut self, config: &str, revision: Revision) -> (u32, u32) {
         let now = self.at().now;
-        let (healthy, failed, _) = self.memory.of_config(1, &Key::parse(config).unwrap(), now);
+        let key = Key::parse(config).unwrap();
+        let (healthy, failed, _) = self.memory.of_config((1, &key, revision), now);
         (healthy, failed)
     }
 
@@ -113,28 +114,30 @@ fn a_reader_has_failed_as_long_as_one_of_its_instances_has() {
     tested.report_instance(1, ("host", "one"), None).unwrap();
     tested.s = 60;
     assert_eq!(tested.count(1), (1, 0), "the failure is old");
-    tested.memory.forget_reader(&change(1), "host", &"one".into());
+    tested.s = 90;
+    assert_eq!(tested.count(1), (0, 0));
     let group = &tested.memory.groups[&Subject::Rollout(change(1))];
     assert!(group.readers.is_empty() && group.places.is_empty() && tested.memory.totals.reports == 0);
 }
 
 #[test]
-fn a_report_about_a_config_counts_unless_its_instance_knows_a_later_revision() {
+fn a_report_about_a_config_counts_as_long_as_its_revision_is_the_current_one() {
     let mut tested = Tested::of(10, 10, 1);
     assert_eq!(tested.say_of(("k", 7), ("key", "a"), Some("no number")), Ok(Taken::News));
-    assert_eq!(tested.say_of(("k", 6), ("key", "a"), None), Ok(Taken::Dropped));
-    assert_eq!(tested.say_of(("k", 6), ("key", "b"), None), Ok(Taken::Counted), "another reader");
+    assert_eq!(tested.say_of(("k", 6), ("key", "a"), None), Ok(Taken::Dropped), "of earlier data");
+    assert_eq!(tested.say_of(("k", 7), ("key", "b"), None), Ok(Taken::Counted), "another reader");
     assert_eq!(tested.say_of(("l", 6), ("key", "a"), None), Ok(Taken::Counted), "another config");
-    assert_eq!((tested.of_config("k"), tested.of_config("l")), ((1, 1), (1, 0)));
+    assert_eq!((tested.of_config("k", 7), tested.of_config("l", 6)), ((1, 1), (1, 0)));
     let (subject, now) = (Subject::Config(1, Key::parse("k").unwrap()), tested.at().now);
-    let said = tested.memory.said(&subject, None, ["a", "b", "c"].into_iter(), now);
+    let said = tested.memory.said(&subject, Version::Revision(7), ["a", "b", "c"].into_iter(), now);
     let a = Said { is_failed: true, detail: Some("no number".into()), revision: 7, at: Timestamp(0) };
-    let b = Said { is_failed: false, detail: None, revision: 6, at: Timestamp(0) };
+    let b = Said { is_failed: false, detail: None, revision: 7, at: Timestamp(0) };
     assert_eq!(said, [Some(a), Some(b), None]);
+    assert_eq!(tested.of_config("k", 8), (0, 0), "the failure was of the data before");
     assert_eq!(tested.say_of(("k", 8), ("key", "a"), None), Ok(Taken::Counted));
-    assert_eq!(tested.of_config("k"), (2, 0));
+    assert_eq!((tested.of_config("k", 8), tested.of_config("k", 7)), ((1, 0), (0, 0)));
     tested.s = 60;
-    assert_eq!(tested.of_config("k"), (0, 0));
+    assert_eq!(tested.of_config("k", 8), (0, 0));
     tested.memory.tidy(tested.begin + Duration::from_secs(60), |_| true);
     assert!(tested.memory.groups.is_empty() && tested.memory.totals.of_keys.is_empty());
 }
@@ -149,11 +152,11 @@ fn a_key_takes_no_more_than_its_part_and_configs_take_nothing_from_rollouts() {
     }
     assert_eq!(tested.say_of(("l", 1), ("loud", "a"), None), Err(Full), "its part is used up");
     assert_eq!(tested.say_of(("l", 1), ("loud", "a"), Some("x")), Ok(Taken::News), "a failure");
-    assert_eq!((tested.of_config("k"), tested.of_config("l")), ((2, 0), (0, 1)));
+    assert_eq!((tested.of_config("k", 1), tested.of_config("l", 1)), ((2, 0), (0, 1)));
     assert_eq!(tested.say_of(("m", 1), ("quiet", "a"), None), Ok(Taken::Counted));
     assert_eq!(tested.say_of(("m", 1), ("quiet", "b"), None), Err(Full), "all are used up");
     assert_eq!(tested.say_of(("m", 1), ("quiet", "b"), Some("x")), Ok(Taken::News));
-    assert_eq!((tested.of_config("k"), tested.of_config("m")), ((1, 0), (1, 1)));
+    assert_eq!((tested.of_config("k", 1), tested.of_config("m", 1)), ((1, 0), (1, 1)));
     for name in ["a", "b", "c", "d"] {
         assert_eq!(tested.report(1, name, None), Ok(false), "rollouts have their places");
     }
@@ -162,6 +165,58 @@ fn a_key_takes_no_more_than_its_part_and_configs_take_nothing_from_rollouts() {
         assert_eq!(taken.is_ok(), name != "e", "{name}: nothing is left but failures");
     }
     assert_eq!((tested.memory.totals.reports, tested.count(1)), (8, (4, 0)));
+}
+
+#[test]
+fn of_one_config_a_key_may_send_half_of_what_the_others_leave() {
+    let mut tested = Tested::of(8, 100, 1);
+    for name in ["a", "b", "c", "d"] {
+        tested.say_of(("k", 1), ("loud", name), Some("x")).unwrap();
+    }
+    assert_eq!(tested.say_of(("k", 1), ("loud", "e"), Some("x")), Err(Full), "its part");
+    assert_eq!(tested.say_of(("k", 1), ("loud", "a"), None), Ok(Taken::Counted), "it replaces its own");
+    assert_eq!(tested.say_of(("k", 1), ("loud", "e"), Some("x")), Ok(Taken::News), "in place of it");
+    for (by, name) in [("two", "f"), ("two", "g"), ("three", "h"), ("four", "i")] {
+        assert_eq!(tested.say_of(("k", 1), (by, name), Some("x")), Ok(Taken::News), "{by}");
+    }
+    assert_eq!(tested.of_config("k", 1), (0, 8));
+}
+
+#[test]
+fn what_is_rejected_changes_nothing() {
+    let mut tested = Tested::of(100, 8, 1);
+    (tested.memory.bounds.of_key, tested.memory.bounds.of_configs) = (1, 4);
+    tested.say_of(("k", 1), ("one", "a"), Some("x")).unwrap();
+    tested.say_of(("l", 1), ("two", "b"), None).unwrap();
+    assert_eq!(tested.say_of(("k", 1), ("two", "a"), None), Err(Full), "its part is used up");
+    assert_eq!(tested.of_config("k", 1), (0, 1), "the failure stays");
+}
+
+#[test]
+fn each_reader_that_has_failed_is_listed_once() {
+    let mut tested = Tested::of(1000, 1000, 1);
+    let key = Key::parse("k").unwrap();
+    let by: SmolStr = "key".into();
+    let mut fail = |name: &str, instance: &str| {
+        let about = About::Config { definition: 1, key: &key, revision: 1, by: &by };
+        let at = Moment { now: tested.begin, time: Timestamp(0) };
+        tested.memory.report(about, (&reader(name), &instance.into()), Some("x"), at).unwrap();
+    };
+    for number in 0..REPORT_DETAILS_MAX {
+        fail("host", &number.to_string());
+    }
+    for number in 0..=REPORT_DETAILS_MAX {
+        fail(&format!("r{number}"), "");
+    }
+    let (_, failed, failures) = tested.memory.of_config((1, &key, 1), tested.begin);
+    let readers: BTreeSet<&str> = failures.iter().map(|failure| failure.reader.as_str()).collect();
+    assert_eq!(
+        (failed as usize, failures.len(), readers.len()),
+        (REPORT_DETAILS_MAX + 2, failures.len(), failures.len())
+    );
+    assert_eq!(failures.len(), REPORT_DETAILS_MAX + 2);
+    let details = failures.iter().filter(|failure| !failure.detail.is_empty()).count();
+    assert_eq!(details, REPORT_DETAILS_MAX, "instances of one reader take the place of one");
 }
 
 #[test]
@@ -244,7 +299,7 @@ fn so_many_failures_have_details_and_the_newest_is_the_first() {
     tested.report(1, "r0", None).unwrap();
     tested.report(1, "another", Some("late")).unwrap();
     assert_eq!(tested.memory.failures(&change(1), RUN, now)[0].detail, "late", "there was room again");
-    tested.memory.forget_reader(&change(1), "another", &NO_INSTANCE);
+    tested.report(1, "another", None).unwrap();
     assert_eq!(tested.memory.groups[&Subject::Rollout(change(1))].details, REPORT_DETAILS_MAX - 1);
 }
 
