@@ -130,3 +130,83 @@ async fn an_agent_that_is_no_reader_has_what_is_proven() {
     let bad = agent.command().args(["--once", "--reader", "hö"]).output().expect("it can be started");
     assert_eq!(bad.status.code(), Some(2), "{bad:?}");
 }
+
+#[tokio::test]
+async fn a_failure_that_was_there_before_takes_no_candidate_back() {
+    let cluster = Cluster::start("agent-broken").await;
+    let node = cluster.client(1);
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    let files = r#"files:
+  - path: limits.txt
+    template_text: "{{ configs.limits.acme.n }}"
+    debounce_ms: 50
+    retries: 100
+    command: [sh, -c, 'if [ -e broken ]; then echo "broken with $(cat limits.txt)"; exit 3; fi']
+"#;
+    let mut agent = Agent::new(&cluster, files);
+    agent.labels = Some("ring=canary");
+    agent.start();
+    agent.has("limits.txt", "1").await;
+    agent.nothing_due().await;
+    agent.write("broken", "");
+    put(&cluster, 1, "acme", &json!({"n": 2})).await;
+    agent.logs("broken with 2").await;
+
+    let change = begin(&node, 3, 1).await;
+    agent.has("limits.txt", "3").await;
+    eventually("it fails with the candidate, and again", async || {
+        let log = agent.read("log.txt");
+        let count = log.lines().filter(|line| *line == "broken with 3").count();
+        check(count >= 2, || log)
+    })
+    .await;
+    std::fs::remove_file(agent.path("broken")).expect("it is there");
+    becomes(&node, &change, "the second stage", |change| change["rollout"]["status"]["stage"] == 1).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_failure_tells_readers_of_one_definition_nothing_of_another() {
+    let cluster = Cluster::start("agent-two-definitions").await;
+    let node = cluster.client(1);
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    let tokens = json!({"config_definition_key": "tokens"});
+    node.post("/api/v1/config_definition/", &tokens).await.expect(201);
+    let path = "/api/v1/config_definition/tokens/config/";
+    node.post(path, &json!({"config_key": "acme", "data": {"token": "s3cret"}})).await.expect(201);
+    let mut agent = Agent::new(&cluster, "");
+    let settings = r#"configs: [{definition: limits}, {definition: tokens}]
+data_dir: data
+files:
+  - path: both.txt
+    template_text: "{{ configs.tokens.acme.token }} {{ configs.limits.acme.n }}"
+    debounce_ms: 50
+    check: [sh, -c, "cat {new}; echo; ! grep -q 666 {new}"]
+"#;
+    agent.write("agent.yaml", settings);
+    agent.labels = Some("ring=canary");
+    agent.start();
+    agent.has("both.txt", "s3cret 1").await;
+    put(&cluster, 1, "acme", &json!({"n": 666})).await;
+    let readers = async |definition: &str| {
+        let list = node
+            .get(&format!("/api/v1/config_definition/{definition}/config/acme/readers"))
+            .await
+            .expect(200);
+        list.data()["results"][0].clone()
+    };
+    let row = eventually("a failure", async || {
+        let row = readers("limits").await;
+        check(row["state"] == "failed", || row.to_string())?;
+        Ok(row)
+    })
+    .await;
+    let detail = row["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("both.txt: its check failed") && !detail.contains("s3cret"), "{row}");
+    let other = readers("tokens").await;
+    assert_eq!((&other["state"], &other["detail"]), (&json!("unknown"), &Value::Null), "{other}");
+    agent.logs("s3cret 666").await;
+    agent.stop().await;
+}

@@ -211,7 +211,13 @@ export class Cache {
   }
 
   /** @internal @param {unknown} error */
-  problem(error) { this.options.onProblem?.(error); }
+  problem(error) {
+    try {
+      this.options.onProblem?.(error);
+    } catch {
+      // What the program throws at a problem has nobody else to be told to, and must not end what follows.
+    }
+  }
 
   /** Calls what is not the cache's: its error is told and ends nothing. @internal @param {() => void} call */
   guarded(call) {

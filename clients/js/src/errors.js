@@ -132,6 +132,18 @@ export class NotReadyError extends ConcordError {}
 export class DataError extends ConcordError {}
 
 /**
+ * The text of what a program has thrown: anything, also what has none or throws when it is asked for it.
+ * @param {unknown} thrown
+ */
+export function messageOf(thrown) {
+  try {
+    return String(thrown instanceof Error ? thrown.message : thrown);
+  } catch {
+    return "an error without a text";
+  }
+}
+
+/**
  * @typedef {object} Refused
  * @property {number} status
  * @property {Violation[]} violations

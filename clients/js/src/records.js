@@ -1,5 +1,5 @@
 // Records as the program sees them, made of what a node answers.
-import { DataError, ProtocolError } from "./errors.js";
+import { DataError, ProtocolError, messageOf } from "./errors.js";
 
 /** @import { Answer } from "./transport.js" */
 /** @import { Change, Config, Definition, JsonObject, OperationResult, Parse, Past, Source, Written } from "./types.js" */
@@ -26,8 +26,7 @@ export function parsed(parse, data, definition, key) {
   try {
     return parse(data);
   } catch (error) {
-    const told = error instanceof Error ? error.message : String(error);
-    throw new DataError(`the data of ${definition}/${key} are not what the program expects: ${told}`, { cause: error });
+    throw new DataError(`the data of ${definition}/${key} are not what the program expects: ${messageOf(error)}`, { cause: error });
   }
 }
 

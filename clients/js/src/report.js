@@ -8,8 +8,9 @@
 // longer does. So a fleet that runs well sends nothing.
 //
 // Invariants: one report at a time is under way. Nothing is reported of what a node has not sent since the start. A key that
-// may not report is told so once for each change request or definition.
-import { ConflictError, ForbiddenError, NotFoundError } from "./errors.js";
+// may not report is told so once for each change request or definition. Nothing that the program throws at it leaves it: that
+// would end the program.
+import { ConflictError, ForbiddenError, NotFoundError, messageOf } from "./errors.js";
 import { stringify } from "./json.js";
 import { randomId } from "./random.js";
 
@@ -25,6 +26,10 @@ const TIMEOUT_MS = 5000;
 /** How often the candidates are looked for where nothing wakes the cache. */
 const LOOK_MS = 1000;
 const DETAIL_BYTES_MAX = 1024;
+/** The most issues of a validator that a reason names, the most parts of their paths, and the most characters of a part. */
+const ISSUES_MAX = 32;
+const PARTS_MAX = 32;
+const PART_CHARACTERS_MAX = 256;
 /** The most configs outside rollouts that a cache reports as failed at one time. */
 const CONFIGS_MAX = 50;
 /**
@@ -60,10 +65,12 @@ export class Reporter {
     this.silent = new Map();
     /** Definitions of which a refusal was told. @type {Set<string>} */
     this.told = new Set();
+    /** Whether something that nobody expected was told. */
+    this.hasFailed = false;
     /** Tells programs with one name apart, as those on one host. */
     this.instance = randomId();
     /** For tests. */
-    this.times = { everyMs: EVERY_MS, firstWithinMs: FIRST_WITHIN_MS };
+    this.times = { everyMs: EVERY_MS, firstWithinMs: FIRST_WITHIN_MS, lookMs: LOOK_MS };
   }
 
   /** Reports until the cache ends. */
@@ -71,10 +78,24 @@ export class Reporter {
     const { signal } = this.cache.stop;
     if (this.cache.transport.reader === null) return;
     while (!signal.aborted) {
-      const due = this.due();
-      if (due) await this.send(due);
-      else await this.cache.somethingNew(LOOK_MS);
+      let isSent = false;
+      try {
+        const due = this.due();
+        if (due) await this.send(due);
+        isSent = due !== null;
+      } catch (error) {
+        // It may be over at the next look.
+        this.failed(error);
+      }
+      if (!isSent) await this.cache.somethingNew(this.times.lookMs);
     }
+  }
+
+  /** Tells the first error that is none of a node's. @param {unknown} error */
+  failed(error) {
+    if (this.hasFailed) return;
+    this.hasFailed = true;
+    this.cache.problem(error);
   }
 
   /** What there is to say, by the paths of the reports. */
@@ -94,7 +115,7 @@ export class Reporter {
     for (const { definition, values } of this.cache.views) {
       for (const [key, { from, invalid }] of values) {
         if (!invalid || from.variant || count >= CONFIGS_MAX) continue;
-        const said = this.saidOf(definition, key, detailOf(definition, key, invalid.error));
+        const said = this.saidOf(definition, key, this.detailOf(definition, key, invalid.error));
         if (said && !all.has(said.path)) {
           all.set(said.path, said);
           count += 1;
@@ -131,9 +152,27 @@ export class Reporter {
   reasonOf(definition, key) {
     for (const view of this.cache.views) {
       const invalid = view.definition === definition ? view.values.get(key)?.invalid : undefined;
-      if (invalid) return detailOf(definition, key, invalid.error);
+      if (invalid) return this.detailOf(definition, key, invalid.error);
     }
     return null;
+  }
+
+  /**
+   * Why data are refused, in a line that can be sent. The error is the program's: reading it may throw.
+   * @param {string} definition
+   * @param {string} key
+   * @param {any} error
+   */
+  detailOf(definition, key, error) {
+    let told = `${definition}/${key}: the validator refuses it, and its reason can't be read`;
+    try {
+      const issues = error?.cause?.issues;
+      told = Array.isArray(issues) ? `${definition}/${key}: ${issues.slice(0, ISSUES_MAX).map(issueText).join("; ")}` : messageOf(error);
+    } catch (thrown) {
+      this.failed(thrown);
+    }
+    // A node refuses characters that nobody sees.
+    return cut(told.slice(0, DETAIL_BYTES_MAX).replace(/[^\p{L}\p{N}\x20-\x7e]+/gu, " "));
   }
 
   /** The report that is due now. */
@@ -198,19 +237,24 @@ function isSame(one, other) {
 }
 
 /**
- * Why data are refused, in a line that can be sent. Of a validator that tells its issues one by one, as zod does, their
- * places and texts.
- * @param {string} definition
- * @param {string} key
- * @param {any} error
+ * The place of an issue of a validator, as zod, valibot and others of Standard Schema tell it, and its kind where it has
+ * one. Not its message: that may have values of the data, which may be secret.
+ * @param {any} issue
  */
-function detailOf(definition, key, error) {
-  const issues = error?.cause?.issues;
-  const told = Array.isArray(issues)
-    ? `${definition}/${key}: ${issues.map((issue) => `/${(issue?.path ?? []).join("/")} ${issue?.message ?? ""}`).join("; ")}`
-    : String(error?.message ?? error);
-  // A node refuses characters that nobody sees.
-  return cut(told.replace(/[^\p{L}\p{N}\x20-\x7e]+/gu, " "));
+function issueText(issue) {
+  const path = issue?.path;
+  const parts = Array.isArray(path) ? path.slice(0, PARTS_MAX).map(partText) : path ? [null] : [];
+  const kind = [issue?.code, issue?.type, issue?.kind].find((each) => typeof each === "string" && /^\w[\w.-]{0,63}$/.test(each));
+  // Without a part that can't be read, it would be the path of something else.
+  const place = parts.includes(null) ? "" : parts.map((part) => `/${part}`).join("") || "/";
+  return [place, kind].filter(Boolean).join(" ") || "an issue";
+}
+
+/** A part of a path: a key, or an object with one. Null for anything else. @param {any} part @returns {string | null} */
+function partText(part) {
+  const key = typeof part === "object" && part !== null ? part.key : part;
+  if (typeof key === "symbol") return (key.description ?? "").slice(0, PART_CHARACTERS_MAX);
+  return typeof key === "string" || typeof key === "number" ? String(key).slice(0, PART_CHARACTERS_MAX) : null;
 }
 
 /** So many bytes of a text, and no half character. @param {string} text */

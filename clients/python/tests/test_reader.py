@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from both import both, pause
-from concord_client import AsyncClient, Client, Host
+from concord_client import AsyncClient, Client, Host, ModelError, _report
 from concord_client._reader import Reader, is_read_as_reader, variant_of
 
 CASES: Dict[str, Any] = json.loads((pathlib.Path(__file__).resolve().parents[2] / "cases.json").read_text())["readers"]
@@ -40,6 +40,15 @@ class Node(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self.reports: List[Dict[str, Any]] = []
         self.may_report = True
         self.is_proven = False
+        self.takes_reports = threading.Event()
+        """Set: it answers reports; otherwise they hang, and nothing else does."""
+        self.takes_reports.set()
+        self.hanging = self.hanging_most = 0
+
+    def hang(self, count: int) -> None:
+        with self.lock:
+            self.hanging += count
+            self.hanging_most = max(self.hanging, self.hanging_most)
 
     def put(self, data: Any, variant: Optional[str]) -> None:
         with self.lock:
@@ -52,6 +61,10 @@ class Node(httpx.BaseTransport, httpx.AsyncBaseTransport):
             self.events.append(made)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/report"):
+            self.hang(1)
+            self.takes_reports.wait(60)
+            self.hang(-1)
         with self.lock:
             self.requests.append(request)
             return self.answer(request)
@@ -59,6 +72,11 @@ class Node(httpx.BaseTransport, httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         # The loop goes on, as while a node answers.
         await asyncio.sleep(0)
+        if request.url.path.endswith("/report"):
+            self.hang(1)
+            while not self.takes_reports.is_set():  # noqa: ASYNC110 (the event is for threads too)
+                await asyncio.sleep(0.01)
+            self.hang(-1)
         return self.handle_request(request)
 
     def answer(self, request: httpx.Request) -> httpx.Response:
@@ -266,3 +284,95 @@ def test_a_filter_and_no_reader_follow_what_is_proven(node: Node) -> None:
         with client, client.cache("limits", filters=filters, poll_s=0) as cache:
             assert cache.get("limits", "acme").variant is None
     assert node.reports == []
+
+
+def test_a_report_that_hangs_delays_no_change_and_ends_with_the_cache(client: Any, node: Node) -> None:
+    node.is_proven = True
+    node.takes_reports.clear()
+    try:
+        with hurried(client.cache("limits", poll_s=0)) as cache:
+            limits = cache.typed("limits", Limits)
+            assert limits.get("acme") == Limits(1)
+            node.put({"n": "s3cret"}, None)
+            until(client, lambda: node.hanging == 1)
+            for n in range(2, 12):
+                node.put({"n": n}, None)
+                until(client, lambda n=n: bool(limits.get("acme") == Limits(n)))  # type: ignore[misc]
+            assert (node.hanging, node.hanging_most) == (1, 1), "one at a time, and it still hangs"
+            assert cache.status.source == "live"
+    finally:
+        node.takes_reports.set()
+    until(client, lambda: all(each.name != "concord-reports" for each in threading.enumerate()))
+    count = len(node.reports)
+    pause(client, 0.1)
+    assert len(node.reports) == count, "it ends with the cache"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("s3cret")
+
+
+class Misplaced(ModelError):
+    paths = (3, None)  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise ValueError("s3cret")
+
+
+class Panic(BaseException):
+    """As those of extensions in Rust."""
+
+
+RAISED = [Unspeakable(), Misplaced(), Panic("s3cret"), SystemExit(1)]
+
+
+@pytest.mark.parametrize("is_proven", [True, False])
+@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
+def test_whatever_a_model_raises_is_reported_and_ends_nothing(
+    client: Any, node: Node, is_proven: bool, raised: BaseException
+) -> None:
+    @dataclasses.dataclass
+    class Fragile:
+        n: int
+
+        def __post_init__(self) -> None:
+            if self.n == 4711:
+                raise raised
+
+    node.is_proven = is_proven
+    variant = None if is_proven else "change-1"
+    with hurried(client.cache("limits", poll_s=0)) as cache:
+        limits = cache.typed("limits", Fragile)
+        assert limits.get("acme").n == 1
+        node.put({"n": 4711}, variant)
+        until(client, lambda: bool(node.reports) and node.reports[-1]["state"] == "failed")
+        assert "limits/acme does not fit" in node.reports[-1]["detail"]
+        assert "s3cret" not in node.reports[-1]["detail"]
+        assert limits.get("acme").n == 1
+        node.put({"n": 2}, variant)
+        until(client, lambda: bool(limits.get("acme").n == 2))
+        until(client, lambda: node.reports[-1]["state"] == "healthy")
+        assert cache.status.error is None
+
+
+def test_an_error_inside_a_report_is_told_once_and_ends_nothing(
+    client: Any, node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: List[None] = []
+
+    def broken(core: Any) -> Dict[Any, Any]:
+        looks.append(None)
+        raise RuntimeError("broken")
+
+    right = _report._of_candidates
+    monkeypatch.setattr(_report, "_LOOK_S", 0.01)
+    monkeypatch.setattr(_report, "_of_candidates", broken)
+    with caplog.at_level(logging.WARNING, logger="concord_client"), hurried(client.cache("limits", poll_s=0)) as cache:
+        until(client, lambda: len(looks) > 2)
+        assert caplog.text.count("a report met an error") == 1
+        node.put({"n": 2}, "change-1")
+        until(client, lambda: bool(cache.get("limits", "acme").data["n"] == 2))
+        monkeypatch.setattr(_report, "_of_candidates", right)
+        until(client, lambda: bool(node.reports))
+        assert cache.status.error is None

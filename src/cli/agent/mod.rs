@@ -4,7 +4,8 @@
 //! |---|---|
 //! | the settings file, and its checks | `settings` |
 //! | one managed file: rendering, writing, running its command | `upkeep` |
-//! | what the files say of candidates of rollouts | `verdicts` |
+//! | which configs a failure of a file is about | `history` |
+//! | what all files say of their configs | `verdicts` |
 //! | data as JSON, YAML, TOML and environment variables | `format` |
 //! | templates | `template` |
 //! | atomic replacement of a file, with mode and owner | `place` |
@@ -23,6 +24,7 @@
 mod command;
 mod data_dir;
 mod format;
+mod history;
 mod init;
 mod metrics;
 mod place;

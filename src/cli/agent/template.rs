@@ -4,17 +4,26 @@
 //! filters `json`, `yaml` and `toml`.
 //!
 //! **Invariants:** an unknown name is an error, not an empty text, and so is a value that the access key may not see.
-//! Numbers keep the digits of the config, and members their order; no conversion makes two different numbers equal. A
+//! A config that has not been read is in no text and no error. Numbers keep the digits of the config, and members their order; no conversion makes two different numbers equal. A
 //! template that does not terminate is stopped.
 
-use std::{cmp::Ordering, collections::BTreeSet, fmt, path::Path, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use concord_client::Config;
 use concord_model::index;
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, filters,
     syntax::SyntaxConfig,
-    value::{self, DynObject, Kwargs, Object, ObjectRepr, ValueKind},
+    value::{self, DynObject, Enumerator, Kwargs, Object, ObjectRepr, ValueKind},
 };
 use serde_json::{Map, Number, Value};
 
@@ -91,16 +100,23 @@ impl Template {
         Ok(Self(Arc::new(TemplateSource { name: name.to_owned(), text: text.to_owned() })))
     }
 
-    /// Its text for these configs.
-    pub(super) fn render(&self, configs: &[Arc<Config>]) -> Result<String, String> {
-        let mut all: Vec<(&str, Vec<(&str, value::Value)>)> = Vec::new();
-        for config in configs {
-            if all.last().is_none_or(|(definition, _)| *definition != config.definition) {
-                all.push((config.definition.as_str(), Vec::new()));
-            }
-            all.last_mut().into_iter().for_each(|(_, of)| of.push((config.key.as_str(), data_of(config))));
+    /// Its text for these configs, and which of them it has read; those too if it fails.
+    pub(super) fn render(&self, configs: &[Arc<Config>]) -> (Result<String, String>, Vec<bool>) {
+        let read: Arc<[AtomicBool]> = configs.iter().map(|_| AtomicBool::new(false)).collect();
+        let text = self.render_noting(configs, &read);
+        (text, read.iter().map(|one| one.load(Relaxed)).collect())
+    }
+
+    fn render_noting(&self, configs: &[Arc<Config>], read: &Arc<[AtomicBool]>) -> Result<String, String> {
+        let mut all: BTreeMap<&str, BTreeMap<String, (usize, value::Value)>> = BTreeMap::new();
+        for (place, config) in configs.iter().enumerate() {
+            let of = all.entry(config.definition.as_str()).or_default();
+            of.insert(config.key.clone(), (place, data_of(config)));
         }
-        let all = all.into_iter().map(|(definition, of)| (definition, value::Value::from_pairs(of)));
+        let all = all.into_iter().map(|(definition, configs)| {
+            let read = Arc::clone(read);
+            (definition, value::Value::from_object(NotingConfigs { configs, read }))
+        });
         let context = value::Value::from_pairs([("configs", value::Value::from_pairs(all))]);
         let text = environment()
             .render_named_str(&self.0.name, &self.0.text, context)
@@ -110,6 +126,36 @@ impl Template {
             Some(config) if text.contains(INVALID) => Err(format!("template: {}", hidden_text(config))),
             _ => Ok(text),
         }
+    }
+}
+
+/// The configs of a definition, by key, as a map that notes which of them are read.
+#[derive(Debug)]
+struct NotingConfigs {
+    /// Each with its place among all.
+    configs: BTreeMap<String, (usize, value::Value)>,
+    read: Arc<[AtomicBool]>,
+}
+
+impl NotingConfigs {
+    fn note(&self, place: usize) {
+        if let Some(read) = self.read.get(place) {
+            read.store(true, Relaxed);
+        }
+    }
+}
+
+impl Object for NotingConfigs {
+    fn get_value(self: &Arc<Self>, key: &value::Value) -> Option<value::Value> {
+        let (place, value) = self.configs.get(key.as_str()?)?;
+        self.note(*place);
+        Some(value.clone())
+    }
+
+    /// The names of all. A name is something of its config, so all are read.
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.configs.values().for_each(|(place, _)| self.note(*place));
+        Enumerator::Values(self.configs.keys().map(value::Value::from).collect())
     }
 }
 
@@ -358,7 +404,7 @@ mod tests {
                 }));
             }
         }
-        Template::new("t", text)?.render(&all)
+        Template::new("t", text)?.render(&all).0
     }
 
     #[test]
@@ -489,6 +535,32 @@ mod tests {
         let error = render("{{ configs.limits.acme.typo }}").unwrap_err();
         assert!(error.contains("undefined"), "{error}");
         assert!(Template::new("t", "{% if %}").unwrap_err().contains("template"));
+    }
+
+    #[test]
+    fn a_template_says_which_configs_it_has_read() {
+        let config = |definition: &str, key: &str| {
+            let record =
+                serde_json::json!({"config_definition_key": definition, "config_key": key, "data": {"n": 1}});
+            Arc::new(serde_json::from_value::<Config>(record).unwrap())
+        };
+        let all = [config("a", "k"), config("a", "l"), config("b", "k")];
+        for (text, read) in [
+            ("", [false, false, false]),
+            ("{{ configs.a.k.n }}", [true, false, false]),
+            ("{% set all = configs %}{{ all['b']['k'] }}", [false, false, true]),
+            ("{% for key, data in configs.a|items %}{{ key }}{% endfor %}", [true, true, false]),
+            ("{{ configs.a|length }}", [true, true, false]),
+            ("{{ 'k' in configs.a }}", [true, false, false]),
+            ("{% for name in configs %}{{ configs[name].k.n }}{% endfor %}", [true, false, true]),
+            ("{{ configs.a.k.n }}{% if false %}{{ configs.b.k }}{% endif %}", [true, false, false]),
+            ("{{ configs }}", [true, true, true]),
+            ("{{ configs|json }}", [true, true, true]),
+            // Up to its end by an error.
+            ("{{ configs.a.l.absent }}{{ configs.a.k.n }}", [false, true, false]),
+        ] {
+            assert_eq!(Template::new("t", text).unwrap().render(&all).1, read, "{text}");
+        }
     }
 
     #[test]

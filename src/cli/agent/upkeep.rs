@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use concord_client::{Answer, Cache, Config, Request, Verdict};
+use concord_client::{Answer, Cache, Config, Request};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep, timeout};
@@ -32,9 +32,10 @@ use super::{
     Agent,
     command::{self, Output},
     format::data_of,
+    history::{Failure, History, Outcome, Step},
     place::{FileDigest, FileStamp, Target},
     settings::{FileContent, FileSettings, WhenAbsent},
-    verdicts::FileConfigs,
+    verdicts::uses,
 };
 use crate::cli::current::{config_path, definition_path};
 
@@ -59,6 +60,19 @@ enum Looked {
     Changed,
 }
 
+/// Why a file could not be brought up to date.
+#[derive(Debug)]
+struct Problem {
+    step: Step,
+    reason: String,
+}
+
+impl From<String> for Problem {
+    fn from(reason: String) -> Self {
+        Self { step: Step::Write, reason }
+    }
+}
+
 /// A file and its state.
 #[derive(Debug)]
 pub(super) struct Upkeep<'a> {
@@ -80,8 +94,10 @@ pub(super) struct Upkeep<'a> {
     /// The last look has failed.
     has_failed: bool,
     restored_at: Option<Instant>,
-    /// The configs that it was rendered from last.
-    configs: FileConfigs,
+    /// The configs that it was rendered from last, and when it was well.
+    history: History,
+    /// Why its command failed, until it has succeeded.
+    command_failure: Option<Failure>,
     /// Failures of its command since it last succeeded or was given up.
     failures: u32,
     retry_at: Option<Instant>,
@@ -105,7 +121,8 @@ impl<'a> Upkeep<'a> {
             is_altered: false,
             has_failed: false,
             restored_at: None,
-            configs: FileConfigs::default(),
+            history: History::new(),
+            command_failure: None,
             failures: 0,
             retry_at: None,
         }
@@ -238,28 +255,35 @@ impl<'a> Upkeep<'a> {
         }
         // No node has responded, and there was no file.
         let Ok((configs, _)) = self.agent.cache.all() else { return Ok(()) };
-        self.configs = FileConfigs::of(&self.file.content, &configs);
         // A render error is logged once, and retried when the configs have changed. All others are always retried.
         self.seen = Some(version);
-        let looked = match self.render(&configs) {
+        let (rendered, is_used) = self.render(&configs);
+        let inputs = configs.iter().zip(is_used);
+        self.history.begin(inputs.filter(|(config, _)| uses(&self.file.content, config)));
+        let looked = match rendered {
             Ok(rendered) => {
                 let written = match self.confirm(&configs, rendered.as_deref()).await {
-                    Ok(exists) => {
-                        self.bring(rendered.filter(|_| exists)).await.inspect_err(|error| self.reject(error))
-                    }
+                    Ok(exists) => match self.bring(rendered.filter(|_| exists)).await {
+                        Ok(looked) => Ok(looked),
+                        Err(Problem { step, reason }) => {
+                            self.reject(step, &reason);
+                            Err(reason)
+                        }
+                    },
                     Err(error) => Err(error),
                 };
-                if written.is_err() {
-                    self.seen = None;
-                } else {
-                    self.is_altered = false;
-                    let verdict = if self.due.exists() { Verdict::Unknown } else { Verdict::Healthy };
-                    self.judge(verdict);
+                match &written {
+                    Err(_) => self.seen = None,
+                    Ok(looked) => {
+                        self.is_altered = false;
+                        let outcome = self.outcome(*looked);
+                        self.judge(&outcome);
+                    }
                 }
                 written
             }
             Err(error) => {
-                self.reject(&error);
+                self.reject(Step::Render, &error);
                 Err(error)
             }
         };
@@ -272,21 +296,33 @@ impl<'a> Upkeep<'a> {
         Ok(())
     }
 
-    /// Says of the configs that the file was rendered from whether they do.
-    fn judge(&self, verdict: Verdict) {
-        self.agent.verdicts.note(&self.file.path, self.configs.clone(), verdict);
+    /// How a file is that is up to date. A command that has failed is not well until it succeeds, also if it was given up.
+    fn outcome(&self, looked: Looked) -> Outcome {
+        match (&self.command_failure, looked) {
+            (Some(failure), Looked::Same) => Outcome::Failed(failure.clone()),
+            (Some(_), Looked::Changed) | (None, _) if self.due.exists() => Outcome::Due,
+            (Some(_), Looked::Changed) | (None, _) => Outcome::Well,
+        }
     }
 
-    fn reject(&self, error: &str) {
-        self.judge(Verdict::Failed(format!("{}: {error}", self.file.path.display())));
+    /// Says of the configs that the file was rendered from whether they do.
+    fn judge(&mut self, outcome: &Outcome) {
+        let said = self.history.judge(&self.file.path, outcome);
+        self.agent.verdicts.note(&self.file.path, said);
+    }
+
+    fn reject(&mut self, step: Step, reason: &str) -> Failure {
+        let failure = self.history.failure(step, reason);
+        self.judge(&Outcome::Failed(failure.clone()));
+        failure
     }
 
     /// Brings the file to this text, or to not being there.
-    async fn bring(&mut self, text: Option<String>) -> Result<Looked, String> {
+    async fn bring(&mut self, text: Option<String>) -> Result<Looked, Problem> {
         let digest = text.as_ref().map(|text| FileDigest::of(text.as_bytes()));
         let brought = match text {
             Some(text) => self.write(text).await,
-            None => self.absent().await,
+            None => self.absent().await.map_err(Problem::from),
         };
         self.stamp = None;
         // A file that is kept without its config is nobody's.
@@ -415,9 +451,10 @@ impl<'a> Upkeep<'a> {
         }
     }
 
-    /// The text of the file; `None` when its config does not exist.
-    fn render(&self, configs: &[Arc<Config>]) -> Result<Option<String>, String> {
-        match &self.file.content {
+    /// The text of the file, `None` when its config does not exist, and which configs it uses.
+    fn render(&self, configs: &[Arc<Config>]) -> (Result<Option<String>, String>, Vec<bool>) {
+        let content = &self.file.content;
+        let text = match content {
             FileContent::Config(definition, key, layout) => {
                 let found = configs.iter().find(|one| one.definition == *definition && one.key == *key);
                 found.map(|config| layout.write(data_of(config)?)).transpose()
@@ -425,14 +462,18 @@ impl<'a> Upkeep<'a> {
             FileContent::Definition(definition, layout) => {
                 let of = configs.iter().filter(|one| one.definition == *definition);
                 let data = of.map(|one| Ok((one.key.clone(), data_of(one)?.clone())));
-                let data: Map<String, Value> = data.collect::<Result<_, String>>()?;
-                layout.write(&data.into()).map(Some)
+                let data = data.collect::<Result<Map<String, Value>, String>>();
+                data.and_then(|data| layout.write(&data.into()).map(Some))
             }
-            FileContent::Template(template) => template.render(configs).map(Some),
-        }
+            FileContent::Template(template) => {
+                let (text, is_used) = template.render(configs);
+                return (text.map(Some), is_used);
+            }
+        };
+        (text, configs.iter().map(|config| uses(content, config)).collect())
     }
 
-    async fn write(&self, text: String) -> Result<Looked, String> {
+    async fn write(&self, text: String) -> Result<Looked, Problem> {
         let target = self.file.target.clone();
         let bytes = text.into_bytes();
         let (target, bytes, has) = blocking(move || {
@@ -450,16 +491,16 @@ impl<'a> Upkeep<'a> {
         })
         .await?;
         let (check, timeout) = (&self.file.check, self.file.timeout);
-        command::check(check, staged.path(), timeout, &self.agent.stopping)
-            .await
-            .map_err(|error| format!("the check of the new file failed: {error}"))?;
+        command::check(check, staged.path(), timeout, &self.agent.stopping).await.map_err(|error| {
+            Problem { step: Step::Check, reason: format!("the check of the new file failed: {error}") }
+        })?;
         let work = move || {
             let done = staged.publish();
             // It may have failed after the change.
             let is_changed = done.is_ok() || target.has(&bytes).unwrap_or(true);
             Ok((done, is_changed))
         };
-        self.change(work).await
+        Ok(self.change(work).await?)
     }
 
     /// Changes the file. If it stays unchanged, its command is not due.
@@ -506,10 +547,10 @@ impl<'a> Upkeep<'a> {
     }
 
     /// Runs the command, and removes the note that it is due if it succeeds.
-    async fn run(&self) -> Result<(), String> {
+    async fn run(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         // Only what is reported is read: a process that the command leaves behind keeps its own output otherwise.
-        let output = if self.configs.candidates.is_empty() { Output::Passed } else { Output::Read };
+        let output = if self.history.has_candidate() { Output::Read } else { Output::Passed };
         let (path, stopping) = (&self.file.path, &self.agent.stopping);
         let done = command::run(&self.file.command, path, self.file.timeout, stopping, output).await;
         let (file, duration_ms) = (self.file.path.display(), begin.elapsed().as_millis());
@@ -518,12 +559,13 @@ impl<'a> Upkeep<'a> {
             Ok(()) => {
                 tracing::info!(%file, duration_ms, "the command of the file succeeded");
                 self.settle();
-                self.judge(Verdict::Healthy);
+                self.command_failure = None;
+                self.judge(&Outcome::Well);
             }
             Err(error) => {
                 tracing::error!(%file, duration_ms, "the command of the file failed: {error}");
                 if !self.agent.stopping.is_cancelled() {
-                    self.reject(error);
+                    self.command_failure = Some(self.reject(Step::Command, error));
                 }
             }
         }

@@ -2,8 +2,8 @@
 //! commands succeeded.
 //!
 //! The client's cache asks before each of its reports. A candidate of a rollout is healthy once every file that uses it has
-//! been brought up to date with it and no command is due; it has failed as soon as one of them has. Of other configs, only
-//! failures are reported.
+//! been brought up to date with it and no command is due; it has failed as soon as one of them has failed by it. Of other
+//! configs, only failures are reported.
 //!
 //! **Invariant:** what a file says counts only for the data that it was written from.
 
@@ -15,37 +15,10 @@ use std::{
 
 use concord_client::{Config, Verdict};
 
-use super::settings::{AgentSettings, FileContent};
-
-/// The most configs outside rollouts that a file says something of. The cache reports no more.
-const PROVEN_MAX: usize = 50;
-
-/// The configs that a file was written from last, and what it says of them.
-#[derive(Debug)]
-struct Said {
-    configs: FileConfigs,
-    verdict: Verdict,
-}
-
-/// The configs that a file is written from.
-#[derive(Debug, Clone, Default)]
-pub(super) struct FileConfigs {
-    /// Candidates of rollouts.
-    pub(super) candidates: Vec<Arc<Config>>,
-    /// Some of the others, as many as are reported.
-    proven: Vec<Arc<Config>>,
-}
-
-impl FileConfigs {
-    /// Those of all that a file uses.
-    pub(super) fn of(content: &FileContent, configs: &[Arc<Config>]) -> Self {
-        let used = || configs.iter().filter(|config| uses(content, config)).cloned();
-        Self {
-            candidates: used().filter(|config| config.variant.is_some()).collect(),
-            proven: used().filter(|config| config.variant.is_none()).take(PROVEN_MAX).collect(),
-        }
-    }
-}
+use super::{
+    history::{Judged, Said},
+    settings::{AgentSettings, FileContent},
+};
 
 /// What files say, each by its path.
 #[derive(Debug, Default)]
@@ -53,27 +26,27 @@ pub(super) struct Verdicts(Mutex<BTreeMap<PathBuf, Said>>);
 
 impl Verdicts {
     /// Notes what a file says of the configs that it was written from.
-    pub(super) fn note(&self, file: &Path, configs: FileConfigs, verdict: Verdict) {
+    pub(super) fn note(&self, file: &Path, said: Said) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(file.to_owned(), Said { configs, verdict });
+        known.insert(file.to_owned(), said);
     }
 
-    /// The configs outside rollouts that a file could not be written from, or its command failed with, and those of which that
-    /// is not known yet.
-    pub(super) fn rejected(&self) -> Vec<(Arc<Config>, Verdict)> {
+    /// The configs outside rollouts that files have failed by, and then those of which that is not known.
+    pub(super) fn rejected(&self) -> Vec<Judged> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = known.values().filter(|said| said.verdict != Verdict::Healthy);
-        others
-            .flat_map(|said| said.configs.proven.iter().map(|one| (one.clone(), said.verdict.clone())))
-            .collect()
+        let mut all: Vec<Judged> = known.values().flat_map(|said| said.proven.iter().cloned()).collect();
+        // The cache reports the first ones.
+        all.sort_by_key(|(_, verdict)| *verdict == Verdict::Unknown);
+        all
     }
 
     /// What all files say of a candidate.
     pub(super) fn of(&self, settings: &AgentSettings, config: &Config) -> Verdict {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = |path: &PathBuf| match known.get(path) {
-            Some(said) if said.configs.candidates.iter().any(|one| **one == *config) => said.verdict.clone(),
-            Some(_) | None => Verdict::Unknown,
+        let said = |path: &PathBuf| {
+            let mut candidates = known.get(path).into_iter().flat_map(|said| &said.candidates);
+            let found = candidates.find(|(one, _)| **one == *config);
+            found.map_or(Verdict::Unknown, |(_, verdict)| verdict.clone())
         };
         let users = settings.files.iter().filter(|file| uses(&file.content, config));
         users.map(|file| said(&file.path)).fold(Verdict::Healthy, |all, one| match (&all, &one) {
@@ -83,8 +56,8 @@ impl Verdicts {
     }
 }
 
-/// Whether a file is written from a config. A template may use all of them.
-fn uses(content: &FileContent, config: &Config) -> bool {
+/// Whether a file may use a config. A template may use all of them; which ones it uses, its rendering says.
+pub(super) fn uses(content: &FileContent, config: &Config) -> bool {
     match content {
         FileContent::Config(definition, key, _) => *definition == config.definition && *key == config.key,
         FileContent::Definition(definition, _) => *definition == config.definition,
@@ -113,25 +86,24 @@ mod tests {
         Arc::new(serde_json::from_value(config).unwrap())
     }
 
-    fn with(candidate: Arc<Config>) -> FileConfigs {
-        FileConfigs { candidates: vec![candidate], ..FileConfigs::default() }
+    fn with(candidate: Arc<Config>, verdict: Verdict) -> Said {
+        Said { candidates: vec![(candidate, verdict)], ..Said::default() }
     }
 
     #[test]
-    fn what_a_file_rejects_is_reported_of_what_it_uses() {
+    fn what_has_failed_comes_before_what_is_not_known() {
         let verdicts = Verdicts::default();
-        let config = |definition: &str, variant: Option<&str>| -> Arc<Config> {
-            let config = json!({"config_definition_key": definition, "config_key": "k", "data": {}, "variant": variant});
+        let config = |key: &str| -> Arc<Config> {
+            let config = json!({"config_definition_key": "a", "config_key": key, "data": {}});
             Arc::new(serde_json::from_value(config).unwrap())
         };
-        let all = [config("a", None), config("b", None), config("a", Some("change-1"))];
-        let configs = FileConfigs::of(&settings().files[0].content, &all);
-        assert_eq!((configs.candidates.len(), configs.proven.len()), (1, 1));
-        verdicts.note(Path::new("/one"), configs.clone(), Verdict::Failed("exit status: 1".into()));
-        let failed = Verdict::Failed("exit status: 1".into());
-        assert_eq!(verdicts.rejected(), [(config("a", None), failed)]);
-        verdicts.note(Path::new("/one"), configs, Verdict::Healthy);
-        assert!(verdicts.rejected().is_empty());
+        let said = |proven: Vec<Judged>| Said { proven, ..Said::default() };
+        let (unknown, failed) = ((config("k"), Verdict::Unknown), (config("l"), Verdict::Failed("x".into())));
+        verdicts.note(Path::new("/all"), said(vec![unknown.clone()]));
+        verdicts.note(Path::new("/one"), said(vec![failed.clone()]));
+        assert_eq!(verdicts.rejected(), [failed, unknown.clone()]);
+        verdicts.note(Path::new("/one"), Said::default());
+        assert_eq!(verdicts.rejected(), [unknown]);
     }
 
     #[test]
@@ -139,13 +111,13 @@ mod tests {
         let (settings, verdicts) = (settings(), Verdicts::default());
         let failed = Verdict::Failed("x".into());
         assert_eq!(verdicts.of(&settings, &candidate(1)), Verdict::Unknown);
-        verdicts.note(Path::new("/one"), with(candidate(1)), Verdict::Healthy);
+        verdicts.note(Path::new("/one"), with(candidate(1), Verdict::Healthy));
         assert_eq!(verdicts.of(&settings, &candidate(1)), Verdict::Unknown);
-        verdicts.note(Path::new("/all"), with(candidate(1)), Verdict::Healthy);
+        verdicts.note(Path::new("/all"), with(candidate(1), Verdict::Healthy));
         assert_eq!(verdicts.of(&settings, &candidate(1)), Verdict::Healthy);
         // What was said of other data says nothing of these.
         assert_eq!(verdicts.of(&settings, &candidate(2)), Verdict::Unknown);
-        verdicts.note(Path::new("/one"), with(candidate(2)), failed.clone());
+        verdicts.note(Path::new("/one"), with(candidate(2), failed.clone()));
         assert_eq!(verdicts.of(&settings, &candidate(2)), failed);
     }
 }

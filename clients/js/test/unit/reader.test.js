@@ -82,7 +82,7 @@ function following({ mayReport = true, data = { n: 1 }, variant = { change_id: "
 /** A cache whose reports are not waited for. */
 function cacheOf(answer, options, more = { reader: "h", labels: { ring: "canary" } }) {
   const cache = client(more, answer).concord.cache("limits", { confirmMs: 50, ...options });
-  cache.reporter.times = { everyMs: 20, firstWithinMs: 0 };
+  cache.reporter.times = { everyMs: 20, firstWithinMs: 0, lookMs: 20 };
   return cache;
 }
 
@@ -166,4 +166,60 @@ test("without a reader, and with a filter, what is proven is followed and nothin
     assert.deepEqual(node.watches, [null]);
     await cache.close();
   }
+});
+
+/** What a view's validator throws, and the reason that is reported of it. */
+const hostile = { get path() { throw new Error("no path"); }, message: "s3cret" };
+const issues = (...issues) => Object.assign(new Error("s3cret"), { issues });
+const THROWN = [
+  ["zod", issues({ path: ["plan", "seats", 0], code: "invalid_type", message: "received 's3cret'" }), "limits/acme: /plan/seats/0 invalid_type"],
+  ["valibot", issues({ path: [{ key: "n", value: "s3cret", input: {} }], kind: "schema", type: "number", message: "s3cret" }), "limits/acme: /n number"],
+  ["Standard Schema", issues({ path: ["a", { key: 1 }, Symbol("b")], message: "s3cret" }, { message: "s3cret" }), "limits/acme: /a/1/b; /"],
+  ["a path that is a text", issues({ path: "s3cret.n", message: "s3cret", type: "min" }), "limits/acme: min"],
+  ["a path of anything", issues({ path: [{ toString() { throw new Error("s3cret"); } }], code: { s3cret: 1 } }, null, 7), "limits/acme: an issue; /; /"],
+  ["a code that is a value", issues({ path: [], code: "got 's3cret'", kind: "validation" }), "limits/acme: / validation"],
+  ["a path that throws", issues(hostile), "limits/acme: the validator refuses it, and its reason can't be read"],
+  ["a text that throws", { toString() { throw new Error("s3cret"); } }, "the data of limits/acme are not what the program expects: an error without a text"],
+  ["no object", Symbol("no"), "the data of limits/acme are not what the program expects: Symbol(no)"],
+  ["nothing", Object.create(null), "the data of limits/acme are not what the program expects: an error without a text"],
+];
+
+test("whatever a validator throws is reported, without values, and ends nothing", async () => {
+  for (const [name, thrown, reason] of THROWN) {
+    for (const variant of [null, { change_id: "change-1" }]) {
+      const { node, answer } = following({ variant });
+      const cache = cacheOf(answer);
+      const view = cache.view("limits", { parse: (data) => { if (data.n === 1) throw thrown; return data; } });
+      await until(() => node.reports.some(({ state }) => state === "failed"), name);
+      assert.equal(node.reports[0].detail, reason, name);
+      node.send(6, { data: { n: 2 }, revision: 6, ...(variant ? { variant } : {}) });
+      await until(() => node.reports.at(-1).state === "healthy", `${name}: what follows`);
+      assert.deepEqual(view.get("acme"), { n: 2 }, name);
+      await cache.close();
+    }
+  }
+});
+
+test("an error inside a report is told once, and ends neither the reports nor the cache", async () => {
+  const { node, answer } = following({ variant: null });
+  const problems = [];
+  // What is told a problem may throw as well.
+  const onProblem = (error) => { problems.push(error); throw new Error("no"); };
+  const cache = cacheOf(answer, { onProblem });
+  const view = cache.view("limits", { parse: (data) => { if (data.n === 1) throw issues(hostile); return data; } });
+  const { all } = cache.reporter;
+  let isBroken = true;
+  let looks = 0;
+  cache.reporter.all = () => {
+    looks += 1;
+    if (isBroken) throw new RangeError("broken");
+    return all.call(cache.reporter);
+  };
+  await until(() => looks > 1, "a second look");
+  assert.equal(problems.filter((error) => error instanceof RangeError).length, 1);
+  isBroken = false;
+  await until(() => node.reports.length > 0, "the report");
+  node.send(6, { data: { n: 2 }, revision: 6 });
+  await until(() => view.keys().length === 1 && view.entries().length === 1, "the change");
+  await cache.close();
 });

@@ -260,12 +260,14 @@ class _Unusable(httpx.AsyncBaseTransport):
 
 
 class AsyncCache(CacheView):
-    """A copy in memory, kept by a task. Reading it asks nobody and awaits nothing."""
+    """A copy in memory, kept by a task; another one sends its reports. Reading it asks nobody and awaits nothing."""
 
     def __init__(self, client: AsyncClient, core: CacheCore, start_timeout_s: float) -> None:
         self._client, self._core, self._start_timeout_s = client, core, start_timeout_s
         self._waiting: List[asyncio.Event] = []
         self._task: Optional[asyncio.Task[None]] = None
+        self._reporter: Optional[asyncio.Task[None]] = None
+        self._news: Optional[asyncio.Event] = None
         core.on_progress = self._notify
 
     async def start(self) -> AsyncCache:
@@ -274,6 +276,9 @@ class AsyncCache(CacheView):
         if self._task is None or self._task.done():
             await self._client._run(self._core.begin())
             self._task = asyncio.create_task(self._client._run(self._core.follow()), name="concord-cache")
+            if self._core.reports.is_on:
+                self._news = asyncio.Event()
+                self._reporter = asyncio.create_task(self._report(self._news), name="concord-reports")
         if not await self._wait(lambda: self._core.is_confirmed, self._start_timeout_s):
             try:
                 self._core.start_without_nodes()
@@ -286,6 +291,7 @@ class AsyncCache(CacheView):
         if self._task is None:
             return
         self._task, self._waiting = None, []
+        self._reporter, self._news = None, None
         self._core.after_fork()
 
     async def wait_revision(self, revision: int, timeout: float) -> bool:
@@ -293,13 +299,17 @@ class AsyncCache(CacheView):
         return await self._wait(lambda: self._core.revision >= revision, timeout)
 
     async def close(self) -> None:
-        """Ends the task, and writes the file once more."""
+        """Ends the tasks, and writes the file once more."""
         task, self._task = self._task, None
+        reporter, self._reporter = self._reporter, None
         if task is None:
             return
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        tasks = [task] if reporter is None else [task, reporter]
+        for each in tasks:
+            each.cancel()
+        for each in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await each
         self._client._caches.remove(self)
         await self._client._run(self._core.end())
 
@@ -311,7 +321,21 @@ class AsyncCache(CacheView):
     ) -> None:
         await self.close()
 
+    async def _report(self, news: asyncio.Event) -> None:
+        reports = self._core.reports
+        while True:
+            await self._client._run(reports.send(self._core))
+            # Not `wait_for`: before Python 3.12 it may lose a cancellation that comes together with news.
+            timer = asyncio.get_running_loop().call_later(reports.wait_s(), news.set)
+            try:
+                await news.wait()
+            finally:
+                timer.cancel()
+            news.clear()
+
     def _notify(self) -> None:
+        if self._news is not None:
+            self._news.set()
         for event in self._waiting:
             event.set()
 

@@ -173,12 +173,19 @@ class CacheCore:
         self.file_error: Optional[str] = None
         self.unreadable: Dict[Tuple[str, str], str] = {}
         self.listeners: List[Listener] = []
-        self.typed: weakref.WeakSet[Typed[Any]] = weakref.WeakSet()
-        """Who keeps the last instance of what is replaced."""
+        self._typed: Tuple[weakref.ref[Typed[Any]], ...] = ()
+        """Who keeps the last instance of what is replaced. It is replaced as a whole: several threads go through it."""
         self.reports = Reports(following.context)
         self.on_progress: Callable[[], None] = lambda: None
         self._saved_revision, self._saved_at = -1, 0.0
         self._listed_at = 0.0
+
+    def add_typed(self, typed: Typed[Any]) -> None:
+        with self.lock:
+            self._typed = (*(each for each in self._typed if each() is not None), weakref.ref(typed))
+
+    def all_typed(self) -> List[Typed[Any]]:
+        return [found for each in self._typed for found in (each(),) if found is not None]
 
     # --- Reading ----------------------------------------------------------------------------------------------------
 
@@ -303,7 +310,6 @@ class CacheCore:
                 if self.error is not None:
                     log.info("the cache is confirmed again, at revision %d", self.revision)
                 self.error, pause_s = None, _PAUSE_FIRST_S
-                yield from self.reports.send(self)
                 yield from self._save(is_last=False)
             except Exception as error:
                 # Whatever it is, it does not end the one that follows.
@@ -328,9 +334,9 @@ class CacheCore:
             if name in self.configs:
                 made[name] = self.configs[name]
         self._replacing({name: made.get(name) for name in self.configs})
-        for name in self.configs.keys() - made.keys():
-            self._forget(name[0], [name[1]])
         with self.lock:
+            for name in self.configs.keys() - made.keys():
+                self._forget(name[0], [name[1]])
             self._note_unreadable(dict(state.unreadable))
             is_same = self.confirmed_at is not None and made == self.configs
             if state.revision < self.revision:
@@ -357,7 +363,7 @@ class CacheCore:
                 return
         self.confirmed_at = sent_at
         self.on_progress()
-        yield from self._poll(self.reports.wait_s(self.poll_s))
+        yield from self._poll(self.poll_s)
 
     def _poll(self, wait_s: int) -> Flow[None]:
         events = yield from self.following.poll(wait_s)
@@ -398,15 +404,15 @@ class CacheCore:
 
     def _replacing(self, names: Mapping[Tuple[str, str], Optional[Config]]) -> None:
         """Before configs are replaced: their last instances are kept."""
-        for each in list(self.typed):
+        for each in self.all_typed():
             for place, following in names.items():
                 found = self.configs.get(place)
                 if place[0] == each.definition and found is not None and found is not following:
                     each.keep(found)
 
     def _forget(self, name: str, keys: Sequence[str]) -> None:
-        """After configs are gone: what comes under their names again is another one."""
-        for each in list(self.typed):
+        """When configs go, in one step with that: what comes under their names again is another one."""
+        for each in self.all_typed():
             if each.definition == name:
                 each.forget(keys)
 
@@ -530,7 +536,7 @@ class Typed(Generic[M]):
         """The last instance of each key, and what it was made from."""
         self._invalid: Dict[str, Tuple[Config, ModelError]] = {}
         """What did not fit, and why."""
-        core.typed.add(self)
+        core.add_typed(self)
 
     def get(self, key: str) -> M:
         """Raises `NotCached` where there is no such config, `ModelError` when its data don't fit the model and none
@@ -542,9 +548,13 @@ class Typed(Generic[M]):
             return from_data(self.model, self._core.get(self.definition, key).data)
         self.keep(found)
         made = self._made.get(key)
-        if made is None:
-            raise self._invalid[key][1]
-        return made[1]
+        if made is not None:
+            return made[1]
+        invalid = self._invalid.get(key)
+        if invalid is not None:
+            raise invalid[1]
+        # It has gone or changed meanwhile.
+        return from_data(self.model, found.data)
 
     def keep(self, config: Config) -> None:
         """Makes the instance of a config, also before it is replaced: what follows need not fit."""
@@ -561,17 +571,29 @@ class Typed(Generic[M]):
         known = self._invalid.get(config.key)
         if known is not None and _is_same(known[0], config):
             return
+        made: Any = None
+        error: Optional[ModelError] = None
         try:
-            self._made[config.key] = (config, from_data(self.model, config.data))
-        except Exception as raised:  # noqa: BLE001 (a validator of the model may raise anything)
-            error = raised if isinstance(raised, ModelError) else ModelError(f"{type(raised).__name__}: {raised}")
+            made = from_data(self.model, config.data)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:  # noqa: BLE001 (a validator may raise anything, as `sys.exit` does)
+            error = raised if isinstance(raised, ModelError) else ModelError(_text_of(raised))
+        with self._core.lock:
+            # The program and what reports may make it at the same time: what is late changes nothing.
+            known = self._invalid.get(config.key)
+            is_known = known is not None and _is_same(known[0], config)
+            if is_known or self._core.configs.get((self.definition, config.key)) is not config:
+                return
+            if error is None:
+                self._made[config.key] = (config, made)
+                self._invalid.pop(config.key, None)
+                return
             self._invalid[config.key] = (config, error)
             kept = self._made.get(config.key)
-            kept_text = f"{_version(kept[0])} stays" if kept else "there is none before it"
-            name = f"{self.definition}/{config.key}"
-            log.warning("%s, %s, does not fit the model, %s: %s", name, _version(config), kept_text, error)
-        else:
-            self._invalid.pop(config.key, None)
+        kept_text = f"{_version(kept[0])} stays" if kept else "there is none before it"
+        name = f"{self.definition}/{config.key}"
+        log.warning("%s, %s, does not fit the model, %s: %s", name, _version(config), kept_text, error)
 
     def looked_at(self) -> List[str]:
         """The keys of the configs that were made, or were to be made, into an instance."""
@@ -621,6 +643,13 @@ def _is_same(one: Config, other: Config) -> bool:
     if one.revision != other.revision or one.variant != other.variant:
         return False
     return one.variant is None or one.data == other.data
+
+
+def _text_of(raised: BaseException) -> str:
+    try:
+        return f"{type(raised).__name__}: {raised}"
+    except Exception:  # noqa: BLE001 (it is the program's)
+        return type(raised).__name__
 
 
 def _version(config: Config) -> str:

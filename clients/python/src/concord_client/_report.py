@@ -7,8 +7,9 @@ all configs of a change request: it has failed if one of them has.
 Outside rollouts, the cache reports configs that a model refuses: `failed` every 20 seconds, and `healthy` once when it
 no longer does. So a fleet that runs well sends nothing.
 
-**Invariants:** one report at a time is under way, and none ends what follows. Nothing is reported of what a node has
-not sent since the start. A key that may not report is told so once for each change request or definition.
+**Invariants:** one report at a time is under way. None delays or ends what follows: a thread or a task of its own sends
+them, and nothing that the program raises leaves it. Nothing is reported of what a node has not sent since the start. A
+key that may not report is told so once for each change request or definition.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Set
 
 from ._errors import ApiError, ConcordError, Forbidden, NotFound
-from ._flow import Context, Flow, ReadsAs, Request, call
+from ._flow import Context, Flow, Pause, ReadsAs, Request, call
 from ._json import dumps
 from ._requests import ROOT, segment
 
@@ -35,8 +36,9 @@ EVERY_FAILED_S = 5.0
 """The same of failures: a new leader knows none, and must not wait long for them."""
 FIRST_WITHIN_S = 5.0
 """The first report of a change request comes within this time, so that not all readers report in one moment."""
-_TIMEOUT_S = 2.0
-"""The cache follows nothing meanwhile."""
+_TIMEOUT_S, _ATTEMPT_S = 5.0, 2.0
+_LOOK_S = 5.0
+"""How often there is a look at what there is to report where nothing comes from the cluster."""
 _DETAIL_BYTES_MAX = 1024
 _CONFIGS_MAX = 50
 """The most configs outside rollouts that a cache reports as failed at one time."""
@@ -94,6 +96,8 @@ class Reports:
         self._silent: Dict[Target, Optional[float]] = {}
         """Of what nothing is reported, and until when; None: as long as there is something to report of it."""
         self._warned: Set[Target] = set()
+        self._has_failed = False
+        """Whether the log has what nobody expected."""
         self._instance = ("", 0)
 
     @property
@@ -103,15 +107,28 @@ class Reports:
             self._instance = (secrets.token_hex(8), os.getpid())
         return self._instance[0]
 
-    def wait_s(self, most_s: int) -> int:
-        """How long the cache may wait for changes: until the next report is due."""
-        if self.context.reader is None or not self._turns:
-            return most_s
-        left_s = min(turn.at for turn in self._turns.values()) - self.context.clock()
-        return max(0, min(most_s, int(left_s) + 1))
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anything to report as."""
+        return self.context.reader is not None
+
+    def wait_s(self) -> float:
+        """How long until the next look, where no news come before."""
+        at = [turn.at for target, turn in self._turns.items() if target.group not in self._silent]
+        return max(0.0, min(_LOOK_S, min(at) - self.context.clock())) if at else _LOOK_S
 
     def send(self, core: CacheCore) -> Flow[None]:
         """Sends the report that is due, if there is one."""
+        try:
+            yield from self._send_due(core)
+        except Exception:
+            # Whatever a model of the program raises, too: it ends no reports.
+            if not self._has_failed:
+                self._has_failed = True
+                log.exception("a report met an error that it does not know")
+            yield Pause(_LOOK_S)
+
+    def _send_due(self, core: CacheCore) -> Flow[None]:
         if self.context.reader is None:
             return
         now, all_said = self.context.clock(), self._all(core)
@@ -165,7 +182,7 @@ class Reports:
         try:
             # A copy of a report is the same report: it is sent again as a read is.
             request = Request("POST", target.path, (("content-type", b"application/json"),), dumps(told))
-            yield from call(context, request, _TIMEOUT_S, _TIMEOUT_S)
+            yield from call(context, request, _TIMEOUT_S, _ATTEMPT_S)
         except ConcordError as error:
             # Who may not even know of a change request is told that there is none.
             is_told = isinstance(error, (Forbidden, NotFound))
@@ -201,7 +218,7 @@ def _of_refused(core: CacheCore) -> Dict[Target, Said]:
     all_said: Dict[Target, Said] = {}
     if not core.is_confirmed:
         return all_said
-    for typed in list(core.typed):
+    for typed in core.all_typed():
         for key in typed.looked_at():
             config = core.configs.get((typed.definition, key))
             target = Target(None, typed.definition, key)
@@ -214,12 +231,16 @@ def _of_refused(core: CacheCore) -> Dict[Target, Said]:
 
 
 def _reason(core: CacheCore, config: Any) -> Optional[str]:
-    for typed in list(core.typed):
+    for typed in core.all_typed():
         error = typed.refusal(config) if typed.definition == config.definition else None
         if error is not None:
             # The places and no values: those may be secret, and others read the reason.
-            places = ", ".join(path or "/" for path in error.paths) or "some place"
-            told = f"{config.definition}/{config.key} does not fit {typed.model.__name__} at {places}"
+            told = f"{config.definition}/{config.key} does not fit "
+            try:
+                places = ", ".join(path or "/" for path in error.paths) or "some place"
+                told += f"{typed.model.__name__} at {places}"
+            except Exception:  # noqa: BLE001 (the error, and the model, are the program's)
+                told += "its model"
             # A node refuses characters that nobody sees.
             seen = "".join(each if each.isprintable() else " " for each in told)
             return seen.encode()[:_DETAIL_BYTES_MAX].decode(errors="ignore")

@@ -247,13 +247,15 @@ class _Stopped(BaseException):
 
 
 class Cache(CacheView):
-    """A copy in memory, kept by a thread. Reading it asks nobody."""
+    """A copy in memory, kept by a thread; another one sends its reports. Reading it asks nobody."""
 
     def __init__(self, client: Client, core: CacheCore, start_timeout_s: float) -> None:
         self._client, self._core, self._start_timeout_s = client, core, start_timeout_s
         self._stop = threading.Event()
         self._progress = threading.Condition()
+        self._news = threading.Event()
         self._thread: Optional[threading.Thread] = None
+        self._reporter: Optional[threading.Thread] = None
         core.on_progress = self._notify
 
     def start(self) -> Cache:
@@ -263,6 +265,9 @@ class Cache(CacheView):
             self._client._run(self._core.begin())
             self._thread = threading.Thread(target=self._follow, name="concord-cache", daemon=True)
             self._thread.start()
+            if self._core.reports.is_on:
+                self._reporter = threading.Thread(target=self._report, name="concord-reports", daemon=True)
+                self._reporter.start()
         if not self._wait(lambda: self._core.is_confirmed, self._start_timeout_s):
             try:
                 self._core.start_without_nodes()
@@ -275,6 +280,7 @@ class Cache(CacheView):
         if self._thread is None:
             return
         self._stop, self._progress, self._thread = threading.Event(), threading.Condition(), None
+        self._news, self._reporter = threading.Event(), None
         self._core.after_fork()
 
     def wait_revision(self, revision: int, timeout: float) -> bool:
@@ -282,13 +288,16 @@ class Cache(CacheView):
         return self._wait(lambda: self._core.revision >= revision, timeout)
 
     def close(self) -> None:
-        """Ends the thread, and writes the file once more."""
+        """Ends the threads, and writes the file once more."""
         if self._thread is None or self._stop.is_set():
             return
         self._stop.set()
-        if self._thread is not threading.current_thread():
-            # It may be waiting for a node, for some seconds; it does nothing any more when that answers.
-            self._thread.join(0.5)
+        self._news.set()
+        until = time.monotonic() + 0.5
+        for each in (self._thread, self._reporter):
+            if each is not None and each is not threading.current_thread():
+                # It may be waiting for a node, for some seconds; it does nothing any more when that answers.
+                each.join(max(0.0, until - time.monotonic()))
         self._client._caches.remove(self)
         self._client._run(self._core.end())
 
@@ -301,6 +310,7 @@ class Cache(CacheView):
         self.close()
 
     def _notify(self) -> None:
+        self._news.set()
         with self._progress:
             self._progress.notify_all()
 
@@ -313,6 +323,14 @@ class Cache(CacheView):
             self._client._run(self._core.follow(), self._perform)
         except _Stopped:
             return
+
+    def _report(self) -> None:
+        reports = self._core.reports
+        with contextlib.suppress(_Stopped):
+            while not self._stop.is_set():
+                self._client._run(reports.send(self._core), self._perform)
+                self._news.wait(reports.wait_s())
+                self._news.clear()
 
     def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, Pause):

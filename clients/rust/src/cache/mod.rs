@@ -30,7 +30,7 @@ mod typed;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak},
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -165,6 +165,8 @@ struct Shared {
     saving: tokio::sync::Mutex<()>,
     /// What else must admit a config.
     checks: Mutex<Vec<Weak<Check>>>,
+    /// Whether the program was told that its list of rejected configs panics.
+    has_no_list: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -246,8 +248,18 @@ impl Client {
         let changed = watch::Sender::new(0);
         let saving = tokio::sync::Mutex::default();
         let (client, superseded) = (self.clone(), watch::Sender::new(0));
-        let checks = Mutex::default();
-        let shared = Arc::new(Shared { client, options, query, known, changed, superseded, saving, checks });
+        let (checks, has_no_list) = (Mutex::default(), AtomicBool::new(false));
+        let shared = Arc::new(Shared {
+            client,
+            options,
+            query,
+            known,
+            changed,
+            superseded,
+            saving,
+            checks,
+            has_no_list,
+        });
         let task = tokio::spawn(follow::run(shared.clone()));
         Ok(Cache(Arc::new(Running { shared, task })))
     }

@@ -8,12 +8,14 @@
 //! no longer does. So a fleet that runs well sends nothing.
 //!
 //! **Invariants:** one report at a time is under way. Nothing is reported of what a node has not sent since the start. A key
-//! that may not report is told so once for each change request or definition. No report holds up a read.
+//! that may not report is told so once for each change request or definition. No report holds up a read. No panic of the program's
+//! types, judge or list ends the cache.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    panic::{self, AssertUnwindSafe},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -52,7 +54,7 @@ pub enum Verdict {
 }
 
 /// Says of a config that is a candidate whether the program runs well with it. It is called every few seconds, and must not
-/// block.
+/// block. A panic is `Failed`.
 #[derive(Clone)]
 pub struct Judge(Arc<dyn Fn(&Config) -> Verdict + Send + Sync>);
 
@@ -70,7 +72,7 @@ impl fmt::Debug for Judge {
 }
 
 /// Lists the configs outside rollouts that a program does not run well with, and those of which it does not know it yet, each
-/// with its verdict. It is called every few seconds, and must not block.
+/// with its verdict. It is called every few seconds, and must not block. After a panic, it is not known of any config.
 #[derive(Clone)]
 pub struct Rejected(Arc<dyn Fn() -> Vec<(Arc<Config>, Verdict)> + Send + Sync>);
 
@@ -111,7 +113,10 @@ impl Check {
         match &*last {
             Some((seen, said)) if Arc::ptr_eq(seen, config) => said.clone(),
             Some(_) | None => {
-                let said = (self.admits)(config).map_err(|error| without_values(&error));
+                let said = asked(|| (self.admits)(config)).unwrap_or_else(|| {
+                    Err(format!("{}/{}: the type of the program panicked", self.definition, self.key))
+                });
+                let said = said.map_err(|error| without_values(&error));
                 *last = Some((config.clone(), said.clone()));
                 said
             }
@@ -130,32 +135,33 @@ impl Cache {
     }
 }
 
-/// Why something is rejected, without texts and numbers of the data: they may be secret, and the reason is shown to others.
-fn without_values(error: &str) -> String {
-    let mut shown = String::with_capacity(error.len());
-    let mut quoted = None;
-    for character in error.chars() {
-        match quoted {
-            Some(end) if character == end => {
-                quoted = None;
-                shown.push('…');
-                shown.push(character);
-            }
-            Some(_) => {}
-            None => {
-                shown.push(character);
-                quoted = (character == '"' || is_value(&shown)).then_some(character);
-            }
-        }
-    }
-    shown
+/// Asks the program something. `None` if it panicked: that ends neither the cache nor its reports. What it panicked with may
+/// be a value of the data, and is shown to nobody but the program's own hook of panics.
+fn asked<T>(ask: impl FnOnce() -> T) -> Option<T> {
+    panic::catch_unwind(AssertUnwindSafe(ask)).ok()
 }
 
-/// Whether what begins with the last character is a value of the data: as serde names them.
-fn is_value(shown: &str) -> bool {
-    ["boolean `", "integer `", "floating point `", "number `", "character `", "unknown variant `"]
-        .iter()
-        .any(|begin| shown.ends_with(begin))
+/// What serde writes before a value of the data that it shows between backticks.
+const VALUES: [&str; 6] =
+    ["boolean `", "integer `", "floating point `", "number `", "character `", "unknown variant `"];
+
+/// Why something is rejected, without texts and numbers of the data: they may be secret, and the reason is shown to others.
+/// A value may contain quotes and what follows a value, so it is taken to end as late as it can; in doubt, with the text.
+fn without_values(error: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(error.len()), error);
+    let after = |text: &str, begin: &str| text.find(begin).map(|at| at + begin.len());
+    loop {
+        let quoted = after(rest, "\"").map(|begin| (begin, "\""));
+        let named = VALUES.iter().filter_map(|name| Some((after(rest, name)?, "`, expected ")));
+        let Some((begin, end)) = quoted.into_iter().chain(named).min() else { break };
+        let (before, value) = rest.split_at(begin);
+        shown.push_str(before);
+        shown.push('…');
+        let Some(at) = value.rfind(end) else { return shown };
+        shown.push_str(end);
+        rest = &value[at + end.len()..];
+    }
+    shown + rest
 }
 
 /// A reason as it is sent: one line of so many bytes. A node rejects characters that nobody sees.
@@ -388,7 +394,8 @@ impl Shared {
             }
         }
         let target = |config: &Config| Target::Config(config.definition.clone(), config.key.clone());
-        for (config, verdict) in self.rejected() {
+        let (rejected, is_all) = self.rejected();
+        for (config, verdict) in rejected {
             let known = verdicts.entry(target(&config)).or_insert((Verdict::Unknown, config.revision));
             if matches!(known.0, Verdict::Unknown) {
                 known.0 = verdict;
@@ -398,7 +405,8 @@ impl Shared {
             if let Target::Config(definition, key) = reported
                 && let Some(config) = self.proven(definition, key)
             {
-                verdicts.entry(reported.clone()).or_insert((Verdict::Healthy, config.revision));
+                let verdict = if is_all { Verdict::Healthy } else { Verdict::Unknown };
+                verdicts.entry(reported.clone()).or_insert((verdict, config.revision));
             }
         }
         verdicts
@@ -411,14 +419,21 @@ impl Shared {
         content.get(definition, key).filter(|config| config.variant.is_none()).cloned()
     }
 
-    /// The configs outside rollouts that the program rejects, or may reject: at most [`CONFIGS_MAX`].
-    fn rejected(&self) -> Vec<(Arc<Config>, Verdict)> {
+    /// The configs outside rollouts that the program rejects, or may reject: at most [`CONFIGS_MAX`]. And whether the program
+    /// could say which: if its list panics, what it said before holds.
+    fn rejected(&self) -> (Vec<(Arc<Config>, Verdict)>, bool) {
         let by_type = self.live_checks().into_iter().filter_map(|check| {
             let config = self.proven(&check.definition, &check.key)?;
             let reason = check.of(&config).err()?;
             Some((config, Verdict::Failed(reason)))
         });
-        let by_program = self.options.rejected.iter().flat_map(|rejected| (rejected.0)());
+        let listed = self.options.rejected.as_ref().map_or(Some(Vec::new()), |list| asked(|| (list.0)()));
+        let is_all = listed.is_some();
+        if !is_all && !self.has_no_list.swap(true, Ordering::Relaxed) {
+            self.client
+                .warn_of("the list of rejected configs panicked: those that it would name are not reported");
+        }
+        let by_program = listed.unwrap_or_default().into_iter();
         let by_program = by_program.filter(|(_, verdict)| *verdict != Verdict::Healthy);
         let by_program = by_program.filter_map(|(config, verdict)| {
             let current = self.proven(&config.definition, &config.key)?;
@@ -426,7 +441,7 @@ impl Shared {
             let verdict = if current == config { verdict } else { Verdict::Unknown };
             Some((current, verdict))
         });
-        by_type.chain(by_program).take(CONFIGS_MAX).collect()
+        (by_type.chain(by_program).take(CONFIGS_MAX).collect(), is_all)
     }
 
     fn live_checks(&self) -> Vec<Arc<Check>> {
@@ -438,7 +453,14 @@ impl Shared {
         if let Some(reason) = self.live_checks().iter().find_map(|check| check.of(config).err()) {
             return Verdict::Failed(reason);
         }
-        self.options.judge.as_ref().map_or(Verdict::Healthy, |judge| (judge.0)(config))
+        let Some(judge) = &self.options.judge else { return Verdict::Healthy };
+        // Who can't even be asked does not run well with it.
+        asked(|| (judge.0)(config)).unwrap_or_else(|| {
+            Verdict::Failed(format!(
+                "{}/{}: the judge of the program panicked",
+                config.definition, config.key
+            ))
+        })
     }
 }
 
@@ -456,6 +478,23 @@ mod tests {
             ("invalid value: integer `4711`, expected u8", "invalid value: integer `…`, expected u8"),
             ("unknown variant `s3cret`, expected `a` or `b`", "unknown variant `…`, expected `a` or `b`"),
             ("missing field `plan`", "missing field `plan`"),
+            (
+                r#"a/k: invalid type: string "half \" s3cret", expected u32"#,
+                r#"a/k: invalid type: string "…", expected u32"#,
+            ),
+            (r#"a/k"l: invalid type: string "s3cret", expected u32"#, r#"a/k"…", expected u32"#),
+            (r#"a/k"l: invalid type: integer `4711`, expected u32"#, r#"a/k"…"#),
+            (
+                "unknown variant `half` s3cret`, expected `a` or `b`",
+                "unknown variant `…`, expected `a` or `b`",
+            ),
+            (
+                "unknown variant `half`, expected `s3cret`, expected one of `a`, `b`",
+                "unknown variant `…`, expected one of `a`, `b`",
+            ),
+            ("unknown variant `s3cret`, there are no variants", "unknown variant `…"),
+            (r#"unknown variant `half " s3cret`, expected `a`"#, "unknown variant `…`, expected `a`"),
+            ("unknown field `n`, expected `plan`", "unknown field `n`, expected `plan`"),
         ] {
             assert_eq!(without_values(error), shown);
         }

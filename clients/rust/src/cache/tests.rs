@@ -492,3 +492,91 @@ async fn a_config_that_the_program_rejects_is_reported_outside_rollouts_until_it
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(node.script().reports.len(), 2, "what runs well is silent");
 }
+
+/// A type that panics at some data.
+#[derive(Debug)]
+struct Fragile;
+
+impl<'de> serde::Deserialize<'de> for Fragile {
+    fn deserialize<D: serde::Deserializer<'de>>(data: D) -> Result<Self, D::Error> {
+        let Counted { n } = serde::Deserialize::deserialize(data)?;
+        assert!(n != 4711, "s3cret {n}");
+        Ok(Self)
+    }
+}
+
+/// A change of the config `a/k` of [`with_candidate`].
+fn changed(revision: u64, data: &Value, variant: Option<&str>) -> Value {
+    let mut change = json!({"type": "config_updated", "config_definition_key": "a", "config_key": "k", "data": data,
+                            "created_at": "c", "modified_at": "m"});
+    if let Some(id) = variant {
+        change["variant"] = json!({ "change_id": id });
+    }
+    json!({"revision": revision, "changes": [change]})
+}
+
+#[tokio::test]
+async fn a_panic_of_the_program_is_a_failure_and_ends_no_cache() {
+    for is_of_type in [true, false] {
+        let node = Node::start(5, with_candidate(5, &json!({"n": 4711})));
+        let judge = |config: &Config| {
+            assert!(config.data["n"] != 4711, "s3cret");
+            Verdict::Healthy
+        };
+        let cache = node.cache(|options| if is_of_type { options } else { options.judge(judge) });
+        let _typed = is_of_type.then(|| cache.typed::<Fragile>("a", "k"));
+        until(&cache, "the failure", |_| !node.script().reports.is_empty()).await;
+        let report = node.script().reports[0].1.clone();
+        let who = if is_of_type { "type" } else { "judge" };
+        assert_eq!(report["state"], "failed");
+        assert_eq!(report["detail"], format!("a/k: the {who} of the program panicked"));
+        // It follows, confirms and reports as before.
+        node.send("change", 6, &changed(6, &json!({"n": 2}), Some("change-2")));
+        cache.reached(6, WAIT).await.unwrap();
+        let is_well = |_: &Cache| {
+            let script = node.script();
+            script.reports.iter().any(|(of, report)| of == "change-2" && report["state"] == "healthy")
+        };
+        until(&cache, "the next rollout", is_well).await;
+        assert_eq!(cache.get("a", "k").unwrap().unwrap().source.freshness, Freshness::Fresh);
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_panics_is_told_once_and_takes_back_nothing() {
+    static WARNED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut state = with_candidate(5, &json!({"n": 1}));
+    state["configs"][0]["variant"] = Value::Null;
+    let node = Node::start(5, state);
+    // A hook of the program that panics itself.
+    let warn: fn(&str) = |text| {
+        WARNED.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+        panic!("{text}");
+    };
+    let warned = || WARNED.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let options =
+        Options { urls: vec![node.url.clone()], warn: Some(warn), timeout: WAIT, ..Options::default() };
+    let mut cached = CacheOptions::new(vec![Selection::definition("a")]);
+    cached.confirm_every = Duration::from_millis(20);
+    let known = Arc::new(Mutex::new(None::<Arc<Config>>));
+    let listed = known.clone();
+    let cached = cached.rejected(move || {
+        let config = listed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(config) = config else { return Vec::new() };
+        assert!(config.data["n"] == 1, "s3cret");
+        vec![(config, Verdict::Failed("no".into()))]
+    });
+    let cache = Client::new(options).unwrap().cache(cached).unwrap();
+    cache.ready(WAIT).await.unwrap();
+    *known.lock().unwrap() = Some(cache.get("a", "k").unwrap().unwrap().config);
+    until(&cache, "the failure", |_| !node.script().reports.is_empty()).await;
+    node.send("change", 6, &changed(6, &json!({"n": 2}), None));
+    cache.reached(6, WAIT).await.unwrap();
+    *known.lock().unwrap() = Some(cache.get("a", "k").unwrap().unwrap().config);
+    until(&cache, "the warning", |_| warned() > 0).await;
+    node.send("change", 7, &changed(7, &json!({"n": 3}), None));
+    cache.reached(7, WAIT).await.unwrap();
+    // Several looks later there is one warning, and nothing said that the config is good again.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!((node.script().reports.len(), warned()), (1, 1));
+}

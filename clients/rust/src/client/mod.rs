@@ -407,10 +407,11 @@ impl Client {
         warnings_of(headers).iter().for_each(|text| self.warn_of(text));
     }
 
-    /// Says something that is no error of a request.
+    /// Says something that is no error of a request. That the program panics at it, its hook of panics has told, and it must
+    /// not end the task of a cache.
     pub(crate) fn warn_of(&self, text: &str) {
         if let Some(warn) = self.0.warn {
-            warn(text);
+            let _ = std::panic::catch_unwind(|| warn(text));
         }
     }
 
