@@ -179,8 +179,12 @@ async fn the_leader_counts_the_readers_that_see_the_candidates() {
     let failure = &shown.failures[0];
     assert_eq!((&*failure.reader, &*failure.detail), ("c", "no\nstart"));
     assert_eq!(failure.at.0 / 1_000_000, world.node.true_time().0 / 1_000_000);
-    assert_eq!(world.takes(&root, "a", "", ReaderState::Failed).await, NOTHING, "it has other labels now");
-    assert_eq!(world.counts(), (0, 1, 0));
+    assert_eq!(
+        world.takes(&root, "a", "", ReaderState::Failed).await,
+        NOTHING,
+        "with these labels it is not in"
+    );
+    assert_eq!(world.counts(), (1, 1, 0), "it has no effect");
     sleep(Duration::from_secs(60)).await;
     assert_eq!(world.counts(), (0, 0, 0));
     world.node.stop().await;
@@ -222,10 +226,16 @@ async fn a_reader_reports_of_a_config_outside_rollouts() {
         let state = world.state();
         let definition = state.definition("d").unwrap().definition.id;
         let readers = [(name.to_owned(), false)];
-        world.reports().evidence.said((definition, &key("k")), None, &readers).said.remove(0).unwrap()
+        world
+            .reports()
+            .evidence
+            .said((definition, &key("k"), revision), None, &readers)
+            .said
+            .remove(0)
+            .unwrap()
     };
     assert_eq!((said("a").is_failed, said("a").revision), (true, revision));
-    assert_eq!(said("b").revision, world.state().revision(), "no later one than there is");
+    assert_eq!(said("b").revision, revision, "there is no later one");
     assert_eq!(world.counts(), (0, 0, 0), "they say nothing of the rollout");
     let denied = world.reports().report(&other, failed()).await;
     assert_eq!(denied, Err(Refusal::Forbidden { verb: Verb::Report }));
@@ -246,8 +256,9 @@ async fn the_readers_of_a_config_have_what_they_say_of_the_data_that_they_see() 
     let world = World::rolling().await;
     let root = Principal::root();
     world.takes(&root, "a", "ring=canary", ReaderState::Failed).await;
-    world.reports().report(&root, report_of_config("a", 1, ReaderState::Healthy)).await.unwrap();
-    world.reports().report(&root, report_of_config("gone", 1, ReaderState::Failed)).await.unwrap();
+    let of = world.state().definition("d").unwrap().config("k").unwrap().revision;
+    world.reports().report(&root, report_of_config("a", of, ReaderState::Healthy)).await.unwrap();
+    world.reports().report(&root, report_of_config("gone", of, ReaderState::Failed)).await.unwrap();
     let watch = async |reader: Option<&str>| {
         let request = crate::watch::WatchRequest {
             of_change_requests: false,
@@ -282,8 +293,8 @@ async fn the_readers_of_a_config_have_what_they_say_of_the_data_that_they_see() 
     });
     let expected = [
         ("a", Some(1), Some(CHANGE), ReaderState::Failed, None),
-        ("gone", None, None, ReaderState::Failed, Some(1)),
-        ("a", Some(1), None, ReaderState::Healthy, Some(1)),
+        ("gone", None, None, ReaderState::Failed, Some(of)),
+        ("a", Some(1), None, ReaderState::Healthy, Some(of)),
     ];
     assert_eq!(rows.collect::<Vec<_>>(), expected);
     let revision = world.state().revision();
