@@ -10,7 +10,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use concord_client::{Config, Verdict};
@@ -67,6 +67,8 @@ pub(super) fn uses(content: &FileContent, config: &Config) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
