@@ -45,8 +45,8 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         describe(CONFIGS, "report_config", "Say how a reader runs with a config")
             .description(
                 "For a reader that sees the proven data of the config; for a candidate, report of its rollout. The newest \
-                 report of each instance of a reader counts for a minute. `counted` is false if the instance has reported a \
-                 later revision. The list of the config's readers shows it. The leader keeps reports in its memory; a new \
+                 report of each instance of a reader counts for a minute. `counted` is false if the config has a later \
+                 revision by now. The list of the config's readers shows it. The leader keeps reports in its memory; a new \
                  leader has none.",
             )
             .body("ConfigReport", config_report)
@@ -57,7 +57,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .description(
                 "The programs that follow the config by a watch or a poll now, on all nodes, and what they report of it. \
                  Readers that have failed come first. A node lists at most 1,000 watches; `truncated` is true if it has more, \
-                 and `watches` has the numbers of all. A node that does not respond is in `missing_nodes`. `healthy` and `failed` \
+                 or if more than 1,000 readers have failed; `watches` and `failed` are the numbers of all. A node that does not respond is in `missing_nodes`. `healthy` and `failed` \
                  count the readers that report of the proven data; they are null, and every `state` is `unknown`, while no \
                  leader answers.",
             )
