@@ -37,7 +37,7 @@ from pages import (  # noqa: E402, F401: what pages show
 from secret_edits import check_secret_edits  # noqa: E402, F401: random edits by a key that sees no secret values
 from undo import check_audit_of_all, check_find_changes, check_undo, check_undo_unseen_secrets  # noqa: E402, F401: an incident
 from reviews import check_bypass_review, check_change_times, check_changes_narrow, check_edit_request, check_promote, check_propose, check_propose_elsewhere, check_reviews, check_reviews_end, check_reviews_follow  # noqa: E402, F401: change requests
-from rollouts import check_rollout, check_rollout_ends  # noqa: E402, F401: release in stages
+from rollouts import check_readers, check_rollout, check_rollout_ends  # noqa: E402, F401: release in stages
 from flags import check_flags, check_flags_restricted, check_flags_secret  # noqa: E402, F401: feature flags
 from environments import check_environment_rules  # noqa: E402, F401: the rules of environments
 from silence import check_silence, check_silence_of_pages  # noqa: E402, F401: a node that stands still

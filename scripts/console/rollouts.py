@@ -167,6 +167,21 @@ def config_pages(c, page, ann, bob, change):
     ann.does(second["change_id"], "withdraw")
 
 
+def check_readers(c):
+    """The page of a config lists which programs reject it."""
+    with definition(c, "prod.limits", PLAIN, [("b", {"n": 1})]):
+        body = {"reader": "host-9", "labels": {"ring": "canary"}, "instance": "one", "revision": 1 << 53, "state": "failed", "detail": "n is too small"}
+        status, answer = c.cluster.call(1, "POST", "/config_definition/prod.limits/config/b/report", body)
+        assert status == 200 and json.loads(answer)["data"]["counted"], answer
+        c.open("d/prod.limits/c/b", "b")
+        readers = c.page.get_by_role("region", name="Readers", exact=True)
+        expect(readers).to_contain_text("1 failed and 0 healthy by their reports of the last minute")
+        row = readers.get_by_role("row").filter(has_text="host-9")
+        for text in ("ring=canary", "failed", "n is too small"):
+            expect(row).to_contain_text(text)
+        c.look("config-readers", narrow=True)
+
+
 def check_rollout_ends(c):
     """The cluster takes one back when readers fail, and applies another one; gates are shown, and a new edition keeps its stages."""
     with definition(c, "prod.limits", PLAIN, [("a", {"n": 1})]), restricted(c) as (ann, bob):

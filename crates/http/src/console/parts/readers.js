@@ -24,7 +24,7 @@ export function Readers({ name, config }) {
   return html`<section aria-label="Readers"><h2>Readers</h2><${Loaded} of=${loaded} what="the readers">${results && html`
     <p class="muted">${summary(meta)}</p>
     ${meta.missing_nodes.length ? html`<p class="banner warn">No answer from node ${meta.missing_nodes.join(", ")}: its readers are missing.</p>` : ""}
-    ${meta.truncated ? html`<p class="banner warn">A node has more readers than it lists.</p>` : ""}
+    ${meta.truncated ? html`<p class="banner warn">There are more readers than are listed.</p>` : ""}
     ${results.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="List of readers"><table class="dense">
       <thead><tr><th>Reader</th><th>State</th><th>Revision</th><th>Node</th><th>Since</th><th>Says</th></tr></thead>
       <tbody>${results.slice(0, SHOWN).map((reader) => html`<tr><td>${escaped(reader.reader)}${labels(reader)}</td><td><span class=${STATES[reader.state]}>${reader.state}</span></td>
