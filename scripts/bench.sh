@@ -15,6 +15,8 @@
 #   scripts/bench.sh --big     memory, restart, pages and loads of 1,000,000 configs, or --keys N; 5 minutes, 10 GB of disk
 #   scripts/bench.sh --long    updates for ten minutes, or --minutes N, and what grows meanwhile
 #   scripts/bench.sh --replicas 0,2,4   members without a vote beside three voters: what each costs the leader; 2 minutes
+#   scripts/bench.sh --rollouts   gets and watches without and with 64 rollouts, and how fast a stage reaches its readers;
+#                              --watchers N (1000), --changes N a second (100); 6 minutes
 #   scripts/bench.sh --floor   the limits of the machine: an axum server without a service behind it, the disk, the
 #                              loopback; a minute
 #
@@ -30,7 +32,7 @@ while (($#)); do
         --json=*) json=(--json "$(realpath -m "${1#--json=}")"); shift ;;
         --record) results=benches/RESULTS.md; shift ;;
         -h | --help) sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p}' "$0"; exit ;;
-        --alone | --work | --big | --long | --floor | --replicas | --replicas=*) alone=yes; rest+=("$1"); shift ;;
+        --alone | --work | --big | --long | --rollouts | --floor | --replicas | --replicas=*) alone=yes; rest+=("$1"); shift ;;
         *) rest+=("$1"); shift ;;
     esac
 done

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::{
     cluster::{Cluster, peak_mb, rss_mb},
     http::Http,
-    load::{Ask, GROUPS, KEY, Load, Speaks, definition_body},
+    load::{Ask, GROUPS, KEY, Load, Speaks, Subject, definition_body},
     report::{middle, rounded},
     run::{self, Seen, Times},
 };
@@ -119,7 +119,8 @@ pub(crate) fn section(binary: &Path, data: &Path, keys: usize) -> Result<(String
     let pages = pages(&cluster, leader, &[0, keys / 10 * 9])?;
     let mut seen = Vec::new();
     for load in [Load::ListIndexed, Load::GetLeader, Load::UpdateIndexed] {
-        let ask = Ask { load, value_bytes: VALUE_BYTES, keys, of: Some(DEFINITION) };
+        let of = Subject { definition: DEFINITION, first: 0, readers: 0 };
+        let ask = Ask { load, value_bytes: VALUE_BYTES, keys, of: Some(of) };
         let made = Arc::new(AtomicUsize::new(0));
         let figures = run::measure(&cluster, leader, Speaks::Concord, (ask, CLIENTS, TIMES), &made)?;
         eprintln!("{}: {:.0}/s", load.name(), figures.ops_per_s);

@@ -19,6 +19,8 @@ pub(crate) struct Http {
     sender: Sender,
     host: String,
     authorization: String,
+    /// The reader that its requests name.
+    pub(crate) reader: Option<String>,
 }
 
 enum Sender {
@@ -48,6 +50,7 @@ impl Http2 {
             sender: Sender::Http2(self.sender.clone()),
             host: self.host.clone(),
             authorization: self.authorization.clone(),
+            reader: None,
         }
     }
 }
@@ -58,7 +61,8 @@ impl Http {
         let (sender, connection) = shaken.map_err(|error| format!("{addr}: {error}"))?;
         tokio::spawn(connection);
         let sender = Sender::Http1(sender);
-        Ok(Self { sender, host: addr.to_string(), authorization: authorization.to_owned() })
+        let (host, authorization) = (addr.to_string(), authorization.to_owned());
+        Ok(Self { sender, host, authorization, reader: None })
     }
 
     /// The body of an answer that goes on for as long as it is read.
@@ -88,6 +92,10 @@ impl Http {
         let request = match self.authorization.as_str() {
             "" => request,
             key => request.header(header::AUTHORIZATION, key),
+        };
+        let request = match &self.reader {
+            Some(name) => request.header("x-concord-reader", name),
+            None => request,
         };
         let request = match self.sender {
             Sender::Http1(_) => request.uri(path).header(header::HOST, &self.host),

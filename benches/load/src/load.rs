@@ -111,13 +111,28 @@ pub(crate) struct Ask {
     pub(crate) value_bytes: usize,
     /// Configs that exist before.
     pub(crate) keys: usize,
-    /// The definition that is asked, when it is not the load's own.
-    pub(crate) of: Option<&'static str>,
+    /// The configs that are asked for, when they are not those of the load.
+    pub(crate) of: Option<Subject>,
+}
+
+/// Configs of a definition, and how clients ask for them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject {
+    pub(crate) definition: &'static str,
+    /// The number of the first of these configs.
+    pub(crate) first: usize,
+    /// Each request names one of so many readers, at random. 0: requests name no reader.
+    pub(crate) readers: usize,
+}
+
+/// The name of a reader.
+pub(crate) fn reader(n: usize) -> String {
+    format!("reader-{n}")
 }
 
 impl Ask {
     pub(crate) fn definition(&self) -> String {
-        self.of.map_or_else(|| definition(self.load, self.value_bytes), str::to_owned)
+        self.of.map_or_else(|| definition(self.load, self.value_bytes), |of| of.definition.to_owned())
     }
 }
 
@@ -200,9 +215,12 @@ pub(crate) async fn etcd(addr: SocketAddr) -> Result<Client, String> {
 impl Asker {
     /// Asks once for what the load wants.
     pub(crate) async fn once(&mut self, ask: &Ask, made: &AtomicUsize) -> Result<(), String> {
-        let Ask { load, value_bytes, keys, .. } = *ask;
+        let Ask { load, value_bytes, keys, of } = *ask;
         let definition = ask.definition();
-        let n = fastrand::usize(..keys);
+        let n = of.map_or(0, |of| of.first) + fastrand::usize(..keys);
+        if let (Self::Concord(http), Some(of)) = (&mut *self, of) {
+            http.reader = (of.readers > 0).then(|| reader(fastrand::usize(..of.readers)));
+        }
         match load {
             Load::Create => self.create(&definition, made.fetch_add(1, Relaxed), value_bytes).await,
             Load::UpdateIndexed | Load::UpdateIndexedSpread => {

@@ -14,6 +14,7 @@ mod load;
 mod long;
 mod replicas;
 mod report;
+mod rollouts;
 mod run;
 mod watch;
 mod watchers;
@@ -105,10 +106,13 @@ struct Args {
     /// Instead: members without a vote, and what they cost the leader; as many as named, with commas between
     #[arg(long, value_delimiter = ',')]
     replicas: Vec<usize>,
-    /// Watchers of --watch, over three nodes
+    /// Instead: gets and watches without and with rollouts, and how fast a stage reaches its readers
+    #[arg(long)]
+    rollouts: bool,
+    /// Watchers of --watch and --rollouts, over three nodes
     #[arg(long, default_value_t = 1000)]
     watchers: usize,
-    /// Changes a second of --watch
+    /// Changes a second of --watch and --rollouts
     #[arg(long, default_value_t = 100)]
     changes: usize,
     /// Minutes of --long
@@ -357,6 +361,7 @@ fn bench(args: &Args) -> Result<(), String> {
                 warm: Duration::from_secs(2),
                 measured: Duration::from_millis(args.measured_ms.unwrap_or(5000)),
             },
+            identified: false,
         };
         let etcd = args.etcd.as_deref().filter(|_| !args.alone);
         let measure = || watch::section((concord, etcd, &data.join("watch")), plan);
@@ -376,11 +381,28 @@ fn bench(args: &Args) -> Result<(), String> {
         let measure = || replicas::section(concord, &data.join("replicas"), &plan);
         json["replicas"] = section(args, (", replicas", true), measure)?;
     }
+    if args.rollouts {
+        let measured = |ms| Duration::from_millis(args.measured_ms.unwrap_or(ms));
+        let plan = rollouts::Plan {
+            rounds: args.rounds.max(1),
+            times: Times { warm: Duration::from_millis(300), measured: measured(1000) },
+            watches: watch::Plan {
+                watchers: args.watchers,
+                changes_per_s: args.changes,
+                rounds: args.rounds,
+                times: Times { warm: Duration::from_secs(1), measured: measured(5000) },
+                identified: false,
+            },
+        };
+        let measure = || rollouts::section(concord, &data.join("rollouts"), plan);
+        json["rollouts"] = section(args, (", rollouts", true), measure)?;
+    }
     if args.floor {
         let measure = || floor::section(&data.join("floor"), args.rounds, args.measured_ms);
         json["floor"] = section(args, (", what this machine allows", true), measure)?;
     }
-    if !(args.work || args.big || args.long || args.floor || args.watch || !args.replicas.is_empty()) {
+    let instead = args.work || args.big || args.long || args.floor || args.watch || args.rollouts;
+    if !instead && args.replicas.is_empty() {
         let title = if args.quick { ", quick" } else { "" };
         let is_recorded = args.etcd.is_some() && !args.alone;
         json = section(args, (title, is_recorded), || compare(args))?;

@@ -128,8 +128,13 @@ fn with(
     let mut seen = Vec::new();
     for _ in 0..plan.rounds {
         let order = order(cluster.leader(&runtime)?, replicas);
-        let watches =
-            watch::Plan { watchers: WATCHERS, changes_per_s: CHANGES_PER_S, rounds: 1, times: plan.times };
+        let watches = watch::Plan {
+            watchers: WATCHERS,
+            changes_per_s: CHANGES_PER_S,
+            rounds: 1,
+            times: plan.times,
+            identified: false,
+        };
         seen.push(Round::of_watches(watch::once(
             &cluster,
             (&order, readers(&order)),

@@ -13,7 +13,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
@@ -36,9 +36,9 @@ use crate::{
 };
 
 /// Configs that change, one after the other.
-const CONFIGS: usize = 100;
+pub(crate) const CONFIGS: usize = 100;
 /// The bytes of a config.
-const BYTES: usize = 300;
+pub(crate) const BYTES: usize = 300;
 /// Files that this process has open beside the connections of watchers.
 const SPARE_FILES: usize = 200;
 /// How long all watchers may take to be open.
@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) changes_per_s: usize,
     pub(crate) rounds: usize,
     pub(crate) times: Times,
+    /// Whether each watcher names itself as a reader.
+    pub(crate) identified: bool,
 }
 
 /// What one round showed; the microseconds are of processor time for each delivery.
@@ -60,19 +62,19 @@ pub(crate) struct Seen {
     pub(crate) deliveries_per_s: f64,
     /// Of each node, the leader first.
     pub(crate) cpu_us: Vec<f64>,
-    generator_us: f64,
+    pub(crate) generator_us: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
-    rss_mb: f64,
+    pub(crate) rss_mb: f64,
 }
 
 impl Seen {
     /// Of all nodes.
-    fn all_us(&self) -> f64 {
+    pub(crate) fn all_us(&self) -> f64 {
         self.cpu_us.iter().sum()
     }
 
-    fn leader_us(&self) -> f64 {
+    pub(crate) fn leader_us(&self) -> f64 {
         self.cpu_us.first().copied().unwrap_or(0.0)
     }
 }
@@ -110,8 +112,7 @@ pub(crate) fn section(
     }
     let mut systems = vec![System::new(&concord, Protocol::Http1), System::new(&concord, Protocol::Http2)];
     systems.extend(etcd.as_ref().map(|etcd| System::new(etcd, Protocol::Grpc)));
-    let sockets_max = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
-    if sockets_max.is_some_and(|most| plan.watchers + SPARE_FILES > most) {
+    if !may_connect(plan.watchers) {
         eprintln!("{} connections are more than this process may open: HTTP/1.1 is left out", plan.watchers);
         systems.retain(|system| system.protocol != Protocol::Http1);
     }
@@ -128,13 +129,24 @@ pub(crate) fn section(
     Ok(report(&systems, plan))
 }
 
+/// Whether this process may open a connection for each watcher.
+pub(crate) fn may_connect(watchers: usize) -> bool {
+    let sockets_max = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
+    sockets_max.is_none_or(|most| watchers + SPARE_FILES <= most)
+}
+
 /// Makes the configs that are watched.
 pub(crate) fn prepare(cluster: &Cluster, leader: usize) -> Result<(), String> {
+    prepare_more(cluster, leader, 0)
+}
+
+/// Makes them, and so many that are watched but do not change.
+pub(crate) fn prepare_more(cluster: &Cluster, leader: usize, more: usize) -> Result<(), String> {
     if cluster.speaks == Speaks::Concord {
         let body = definition_body(DEFINITION);
         cluster.ask(&runtime()?, leader, (Method::POST, "/api/v1/config_definition/", body))?;
     }
-    crate::run::fill(cluster, leader, DEFINITION, (CONFIGS, BYTES))
+    crate::run::fill(cluster, leader, DEFINITION, (CONFIGS + more, BYTES))
 }
 
 fn report(systems: &[System<'_>], plan: Plan) -> (String, Value) {
@@ -198,6 +210,65 @@ fn row(text: &mut String, system: &System<'_>, plan: Plan) -> Value {
     })
 }
 
+/// Watchers that are open.
+pub(crate) struct Watchers {
+    pub(crate) shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Result<Histogram<u64>, String>>>,
+}
+
+impl Watchers {
+    /// Opens them, on those nodes that are asked.
+    pub(crate) fn open(
+        cluster: &Cluster,
+        asked: &[usize],
+        (plan, protocol): (Plan, Protocol),
+    ) -> Result<Self, String> {
+        let shared = Arc::new(Shared {
+            begin: Instant::now(),
+            open: AtomicUsize::new(0),
+            counting: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            identified: plan.identified,
+            candidates: Mutex::default(),
+        });
+        let addrs: Vec<SocketAddr> = asked.iter().map(|place| cluster.nodes[*place].addr).collect();
+        let cores = thread::available_parallelism().map_or(1, usize::from).min(8);
+        let mut threads = Vec::new();
+        for thread in 0..cores {
+            let (shared, addrs) = (Arc::clone(&shared), addrs.clone());
+            let numbers = (thread..plan.watchers).step_by(cores);
+            threads.push(thread::spawn(move || watch(protocol, &addrs, (numbers, &shared))));
+        }
+        let watchers = Self { shared, threads };
+        let until = Instant::now() + OPEN_MAX;
+        while watchers.shared.open.load(Relaxed) < plan.watchers {
+            if Instant::now() > until || watchers.has_failed() {
+                let failed = watchers.end().err();
+                return Err(failed.unwrap_or_else(|| "not all watchers are open in time".to_owned()));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(watchers)
+    }
+
+    /// Whether some of them have ended.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Ends them; how long the deliveries took that were timed.
+    pub(crate) fn end(self) -> Result<Histogram<u64>, String> {
+        self.shared.stop.store(true, Relaxed);
+        let mut all = histogram()?;
+        for thread in self.threads {
+            let part = thread.join().map_err(|_| "a thread of the generator panicked".to_owned())??;
+            all.add(part).map_err(|error| error.to_string())?;
+        }
+        Ok(all)
+    }
+}
+
 /// One round: the watchers open, on those nodes that are asked; the changes begin, through the first of all nodes, and
 /// after the warm-up all is counted for the measured time.
 pub(crate) fn once(
@@ -205,34 +276,12 @@ pub(crate) fn once(
     (order, asked): (&[usize], &[usize]),
     (plan, protocol): (Plan, Protocol),
 ) -> Result<Seen, String> {
-    let shared = Arc::new(Shared {
-        begin: Instant::now(),
-        open: AtomicUsize::new(0),
-        counting: AtomicBool::new(false),
-        delivered: AtomicU64::new(0),
-        stop: AtomicBool::new(false),
-    });
-    let addrs: Vec<SocketAddr> = asked.iter().map(|place| cluster.nodes[*place].addr).collect();
+    let watchers = Watchers::open(cluster, asked, (plan, protocol))?;
+    let shared = &watchers.shared;
     let writes_to = order.first().map(|leader| cluster.nodes[*leader].addr);
     let writes_to = writes_to.ok_or_else(|| "there is no node".to_owned())?;
-    let cores = thread::available_parallelism().map_or(1, usize::from).min(8);
-    let mut threads: Vec<JoinHandle<Result<Histogram<u64>, String>>> = Vec::new();
-    for thread in 0..cores {
-        let (shared, addrs) = (Arc::clone(&shared), addrs.clone());
-        let count = (thread..plan.watchers).step_by(cores).count();
-        threads.push(thread::spawn(move || watch(protocol, &addrs, count, &shared)));
-    }
-    let until = Instant::now() + OPEN_MAX;
-    while shared.open.load(Relaxed) < plan.watchers {
-        if Instant::now() > until || threads.iter().any(JoinHandle::is_finished) {
-            shared.stop.store(true, Relaxed);
-            let failed = threads.into_iter().find_map(|thread| thread.join().ok().and_then(Result::err));
-            return Err(failed.unwrap_or_else(|| "not all watchers are open in time".to_owned()));
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
     let writer = {
-        let (shared, addr, speaks) = (Arc::clone(&shared), writes_to, cluster.speaks);
+        let (shared, addr, speaks) = (Arc::clone(shared), writes_to, cluster.speaks);
         thread::spawn(move || change(speaks, addr, plan.changes_per_s, &shared))
     };
     thread::sleep(plan.times.warm);
@@ -247,11 +296,7 @@ pub(crate) fn once(
     shared.stop.store(true, Relaxed);
     let rss_mb = pids.iter().map(|pid| rss_mb(*pid)).fold(0.0, f64::max);
     let changes = writer.join().map_err(|_| "the writer panicked".to_owned())??;
-    let mut all = histogram()?;
-    for thread in threads {
-        let part = thread.join().map_err(|_| "a thread of the generator panicked".to_owned())??;
-        all.add(part).map_err(|error| error.to_string())?;
-    }
+    let all = watchers.end()?;
     let us = |ticks: u64| ticks as f64 / TICKS * 1e6 / delivered.max(1.0);
     Ok(Seen {
         changes_per_s: changes,

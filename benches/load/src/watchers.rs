@@ -3,7 +3,9 @@
 //! **Invariant:** an event counts once it is whole, and the time of a delivery begins when its change was sent.
 
 use std::{
+    iter::StepBy,
     net::SocketAddr,
+    ops::Range,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -18,7 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     http::{Http, Http2},
-    load::{KEY, etcd},
+    load::{KEY, etcd, reader},
     run::{SHARED_CONNECTIONS, histogram, runtime},
 };
 
@@ -28,6 +30,8 @@ pub(crate) const DEFINITION: &str = "watched-300";
 const TIMED_OF_NODE: usize = 16;
 /// Watchers that share a connection of HTTP/2, less than a node admits.
 const STREAMS_OF_CONNECTION: usize = 250;
+/// The part of an event that only a candidate has.
+const VARIANT: &[u8] = br#""variant":"#;
 
 /// How watchers reach a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,25 +71,28 @@ pub(crate) struct Shared {
     pub(crate) counting: AtomicBool,
     pub(crate) delivered: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// Whether each watcher names itself as a reader.
+    pub(crate) identified: bool,
+    /// When each candidate came, while no deliveries are counted.
+    pub(crate) candidates: Mutex<Vec<Duration>>,
 }
 
-/// One thread's watchers. Some of each node, spread over those that were opened early and late, also measure how long
-/// their deliveries took: reading the time in each would burden the generator.
+/// One thread's watchers, by their numbers among all. Some of each node, spread over those that were opened early and
+/// late, also measure how long their deliveries took: reading the time in each would burden the generator.
 pub(crate) fn watch(
     protocol: Protocol,
     addrs: &[SocketAddr],
-    count: usize,
-    shared: &Arc<Shared>,
+    (numbers, shared): (StepBy<Range<usize>>, &Arc<Shared>),
 ) -> Result<Histogram<u64>, String> {
     runtime()?.block_on(async {
         let latencies = Arc::new(Mutex::new(histogram()?));
         let mut set = JoinSet::new();
         let mut connections = Connections::new(protocol, addrs).await?;
-        let step = (count / addrs.len() / TIMED_OF_NODE).max(1);
-        for n in 0..count {
+        let step = (numbers.len() / addrs.len() / TIMED_OF_NODE).max(1);
+        for (n, number) in numbers.enumerate() {
             let (place, turn) = (n % addrs.len(), n / addrs.len());
             let measures = turn.is_multiple_of(step).then(|| Arc::clone(&latencies));
-            let watcher = Watcher { shared: Arc::clone(shared), measures };
+            let watcher = Watcher { shared: Arc::clone(shared), number, measures };
             match connections.of(place, turn).await? {
                 Connection::Own(addr) => set.spawn(watcher.http1(addr)),
                 Connection::Http2(client) => set.spawn(watcher.http(client)),
@@ -161,8 +168,33 @@ fn times_sent(bytes: &[u8]) -> impl Iterator<Item = Duration> {
     digits.filter_map(|digits| digits.parse().ok()).map(Duration::from_nanos)
 }
 
+/// How often a text is in the parts of a body, of which two may share one. No other part of the text begins as it does.
+struct Finder {
+    text: &'static [u8],
+    matched: usize,
+}
+
+impl Finder {
+    fn count(&mut self, bytes: &[u8]) -> usize {
+        let mut count = 0;
+        for byte in bytes {
+            self.matched = if *byte == self.text[self.matched] {
+                self.matched + 1
+            } else {
+                usize::from(*byte == self.text[0])
+            };
+            if self.matched == self.text.len() {
+                (self.matched, count) = (0, count + 1);
+            }
+        }
+        count
+    }
+}
+
 struct Watcher {
     shared: Arc<Shared>,
+    /// Its number among all watchers.
+    number: usize,
     measures: Option<Arc<Mutex<Histogram<u64>>>>,
 }
 
@@ -180,6 +212,16 @@ impl Watcher {
             let took = u64::try_from(now.saturating_sub(sent).as_nanos()).unwrap_or(u64::MAX);
             latencies.saturating_record(took);
         }
+    }
+
+    /// So many candidates have come now.
+    fn candidates(&self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let now = self.shared.begin.elapsed();
+        let mut candidates = self.shared.candidates.lock().unwrap_or_else(PoisonError::into_inner);
+        candidates.extend(std::iter::repeat_n(now, count));
     }
 
     async fn etcd(self, mut client: Client) -> Result<(), String> {
@@ -206,13 +248,18 @@ impl Watcher {
 
     async fn http(self, mut http: Http) -> Result<(), String> {
         let path = format!("/api/v1/watch?definition={DEFINITION}");
+        http.reader = self.shared.identified.then(|| reader(self.number));
         let mut body = http.stream(&path).await?;
         self.shared.open.fetch_add(1, Relaxed);
+        let mut variants = Finder { text: VARIANT, matched: 0 };
         // An event ends with an empty line, which two parts of the body may share.
         let mut after_line = false;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| error.to_string())?;
             let Some(bytes) = frame.data_ref() else { continue };
+            if self.shared.identified && !self.shared.counting.load(Relaxed) {
+                self.candidates(variants.count(bytes));
+            }
             let mut events = 0;
             for byte in bytes {
                 let is_line = *byte == b'\n';
@@ -222,5 +269,20 @@ impl Watcher {
             self.received(events, std::iter::once(&**bytes));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Finder, VARIANT};
+
+    #[test]
+    fn a_text_is_found_wherever_parts_end() {
+        let text = br#"{"a":"variant"},{"variant":{"variants":1},"x":""variant":2}"#;
+        for end in 0..text.len() {
+            let mut finder = Finder { text: VARIANT, matched: 0 };
+            let (first, second) = text.split_at(end);
+            assert_eq!(finder.count(first) + finder.count(second), 2, "{end}");
+        }
     }
 }
