@@ -476,6 +476,9 @@ impl Ledger {
             })
             .map(|deed| deed.bases.clone())
             .collect();
+        // A rebase replaces the bases that the sender named. Of an unknown outcome it may have been done.
+        let may_be_that = |deed: &Deed| deed.shown.as_ref().is_none_or(|shown| shown.digest == record.digest);
+        let is_rebased = self.about(&record.id).any(|deed| deed.what == What::Rebase && may_be_that(deed));
         for step in self.steps(record).iter().filter(|step| step.does != Does::Rules) {
             let before = self.before(&step.record, applied.revision);
             let (was, at) = (before.map(|(revision, _)| revision), before.map_or(0, |(_, event)| event.at));
@@ -490,7 +493,7 @@ impl Ledger {
             }
             let is_known = was.is_some() || self.past.compacted == 0;
             let named = previews.iter().filter_map(|bases| bases.get(&step.record).copied());
-            let named = named.chain(step.expected.map(Some));
+            let named = named.chain(step.expected.filter(|_| !is_rebased).map(Some));
             let was = was.filter(|_| is_there);
             for base in named.filter(|base| is_known && *base != was).collect::<Vec<_>>() {
                 self.wrong(format!(
