@@ -198,6 +198,10 @@ impl Consensus {
         let compared = self.inner.log.compared_with(ids.map(WireLogId::from), Some(&applied)).await;
         match compared.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
             Some((own, theirs)) if own != theirs && !sabotage::is("contradiction-ignored") => {
+                let later = self.later_vote(vote).await;
+                if let Some(later) = later.map_err(|error| AppendRefusal::Failed(error.to_string()))? {
+                    return Err(AppendRefusal::HigherVote(later));
+                }
                 self.inner.contradicted.note(leader, own);
                 return Err(AppendRefusal::Failed(format!(
                     "entry {} is committed here with different content",
@@ -209,6 +213,13 @@ impl Consensus {
         }
         self.inner.last_heard.note(leader);
         Ok(())
+    }
+
+    /// The vote of this member, if it is later than that of a leader. What the leader sent was on the way while another one
+    /// was elected, so it says nothing of the leader's log of now. The vote is read after the logs were compared: an entry
+    /// of the later term is committed here only after the vote for it was stored.
+    async fn later_vote(&self, leader: WireVote) -> io::Result<Option<WireVote>> {
+        Ok(self.inner.log.position().await?.vote.filter(|own| *own > leader))
     }
 
     /// Receives a snapshot from the leader `from`. `header` is the value of the HTTP header `x-concord-head`; `body` is
@@ -233,6 +244,9 @@ impl Consensus {
         let contradiction =
             metadata.last_log_id.and_then(|last| applied.contradicted_by(last, &metadata.terms));
         if let Some(own) = contradiction {
+            if self.later_vote(vote).await.map_err(failed)?.is_some() {
+                return Err(ReceiveError::Failed("this member has voted in a later term".into()));
+            }
             self.inner.contradicted.note(from, own);
             return Err(ReceiveError::Failed(format!(
                 "entry {} is committed here, and the snapshot is of a history with another one",

@@ -227,6 +227,18 @@ async fn a_member_confirms_nothing_that_contradicts_what_it_has_committed() {
     assert_eq!(consensus.inner.contradicted.get(), None);
     assert!(may_be_elected().await);
 
+    // What a leader of an earlier term sent arrives late: it was replaced since, and its entry as well.
+    let before = WireVote { term: own.term - 1, node: 2, committed: true };
+    let late = AppendEntriesRequest {
+        vote: before.into(),
+        prev_log_id: Some(WireLogId { term: before.term, node: 2, ..own }.into()),
+        entries: Vec::new(),
+        leader_commit: None,
+    };
+    let refused = consensus.judge_append(&late).await.expect_err("another one was elected since");
+    assert!(matches!(refused, AppendRefusal::HigherVote(vote) if vote.term == own.term), "{refused:?}");
+    assert_eq!(consensus.inner.contradicted.get(), None);
+
     let other = WireLogId { term: own.term + 1, node: 2, ..own };
     let refused = append(other).await.expect_err("another entry was committed at that place");
     assert!(

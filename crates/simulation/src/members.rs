@@ -11,12 +11,16 @@ use tokio::time::sleep;
 use crate::{
     harness::{Answer, Client},
     node::member,
+    setup::Setup,
     workload::{Run, is_prepared, rng},
 };
 
 const MEMBERS: &str = "/api/v1/cluster/members";
 /// Fewer voters than this are left alone.
 const VOTERS_MIN: usize = 3;
+
+/// Without faults, a new leader has completed a change of members by then.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// A member as the cluster shows it.
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +38,20 @@ fn shown(answer: &Answer) -> Vec<Shown> {
     members.iter().filter_map(one).collect()
 }
 
-/// The nodes that are members.
-pub(crate) async fn members(node: &Client) -> Vec<usize> {
-    shown(&node.get("/api/v1/cluster").insist().await).into_iter().map(|member| member.node).collect()
+/// The nodes that are members once no change of them is under way: that of a lost leader is completed by the next one.
+pub(crate) async fn members(node: &Client, setup: &Setup) -> Vec<usize> {
+    let read = async || -> Vec<usize> {
+        shown(&node.get("/api/v1/cluster").insist().await).into_iter().map(|member| member.node).collect()
+    };
+    let mut members = read().await;
+    while setup.work.spares > 0 {
+        sleep(SETTLED).await;
+        let before = std::mem::replace(&mut members, read().await);
+        if members == before {
+            break;
+        }
+    }
+    members
 }
 
 /// Changes members until the clients' time is over.

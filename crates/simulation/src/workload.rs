@@ -200,7 +200,7 @@ pub(crate) async fn direct(run: Rc<Run>) -> turmoil::Result {
     }
     // What it shows of the members is what it has applied.
     first.get(&definition(DEFINITIONS[0])).insist().await.expect(200);
-    let members = members(first).await;
+    let members = members(first, setup).await;
     let nodes: Vec<_> = members.iter().map(|member| nodes[member - 1].clone()).collect();
     let mut reading = JoinSet::new();
     for (member, node) in members.iter().copied().zip(nodes.clone()) {
