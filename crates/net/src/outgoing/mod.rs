@@ -1,0 +1,3 @@
+//! Calls from nodes to identity providers.
+
+pub mod address;
