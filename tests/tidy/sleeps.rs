@@ -7,9 +7,10 @@ use super::{SRC, Source, TESTS, assert_none, syntax::test_lines};
 const HELPERS: &str = "tests/harness/time.rs";
 
 /// Unit tests that let real time pass. In virtual time (`tokio::time::pause`), a file sleeps as it likes.
-const REAL: [(&str, &str); 8] = [
+const REAL: [(&str, &str); 9] = [
     ("crates/consensus/src/suite.rs", "looks again until a node leads, up to a deadline"),
     ("crates/http/src/server/tests.rs", "a socket tells its other end in real time"),
+    ("crates/net/src/outgoing/tests.rs", "a server drips a body over a socket"),
     ("crates/service/src/audit/tests.rs", "looks again for what a thread writes, up to a deadline"),
     ("crates/service/src/cpu_pool/mod.rs", "work that keeps a thread busy"),
     ("crates/service/src/forward/batching/tests.rs", "looks again for calls over a socket, up to a deadline"),

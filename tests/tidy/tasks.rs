@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 22] = [
+const SPAWNS: [(&str, &str); 23] = [
     ("crates/http/src/body/mod.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
         "crates/http/src/peer/mod.rs",
@@ -17,6 +17,10 @@ const SPAWNS: [(&str, &str); 22] = [
         "ends with its handshake or its connection; a panic refuses the connection",
     ),
     ("src/node/listener.rs", "a listener's task: its end is the node's end"),
+    (
+        "crates/net/src/outgoing/resolve.rs",
+        "ends with its lookup, which nothing can cancel; a panic fails the call that awaits it",
+    ),
     ("crates/consensus/src/consensus.rs", "a seeded bug only"),
     (
         "crates/consensus/src/group/mod.rs",

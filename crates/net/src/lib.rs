@@ -10,6 +10,7 @@
 //! | the proof of the cluster secret in an unencrypted RPC | `credential` |
 //! | RPCs as frames on a persistent connection | `framed` |
 //! | the encoding of the bodies of the service's RPCs | `codec` |
+//! | calls to identity providers | [`outgoing`] |
 //! | the trace that a request belongs to | [`trace`] |
 //! | the node and the cluster of a data directory | [`identity`] |
 //!
@@ -25,6 +26,7 @@ pub mod codec;
 pub mod credential;
 pub mod framed;
 pub mod identity;
+pub mod outgoing;
 mod proof;
 pub mod socket;
 pub mod tls;

@@ -28,9 +28,10 @@ use std::sync::Arc;
 use rustls::{SupportedProtocolVersion, crypto::CryptoProvider};
 
 /// The versions of TLS that are spoken.
-const VERSIONS: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
+pub(crate) const VERSIONS: [&SupportedProtocolVersion; 2] =
+    [&rustls::version::TLS13, &rustls::version::TLS12];
 
 /// The cryptography of all connections.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

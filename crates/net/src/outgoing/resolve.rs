@@ -1,0 +1,66 @@
+//! Resolves the names of hosts.
+//!
+//! The lookup of the C library can't be cancelled: it keeps a thread for up to half a minute after its caller has given
+//! up. So the number of lookups is bounded, and a lookup keeps its place until it has ended.
+
+use std::{fmt, io, net::IpAddr, sync::Arc};
+
+use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+/// Lookups at once, with those whose callers have given up. Each has a thread.
+pub(super) const LOOKUPS_MAX: usize = 4;
+
+/// Finds the addresses of a host.
+pub trait Resolve: fmt::Debug + Send + Sync {
+    /// The addresses of a host, the preferred one first.
+    fn resolve(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+}
+
+/// The resolver of this machine.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemResolver;
+
+#[cfg(not(feature = "simulation"))]
+impl Resolve for SystemResolver {
+    fn resolve(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((host, 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        })
+    }
+}
+
+/// A lookup takes a thread, and what threads do does not depend on the seed alone.
+#[cfg(feature = "simulation")]
+impl Resolve for SystemResolver {
+    fn resolve(&self, _: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(std::future::ready(Err(io::Error::from(io::ErrorKind::Unsupported))))
+    }
+}
+
+/// A resolver with a bounded number of lookups.
+#[derive(Debug)]
+pub(super) struct BoundedResolver {
+    resolver: Arc<dyn Resolve>,
+    places: Arc<Semaphore>,
+}
+
+impl BoundedResolver {
+    pub(super) fn new(resolver: Arc<dyn Resolve>) -> Self {
+        Self { resolver, places: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+    }
+
+    /// The addresses of a host. Has no timeout: the caller bounds the time.
+    pub(super) async fn addresses(&self, host: &str) -> io::Result<Vec<IpAddr>> {
+        let place = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
+        let lookup = self.resolver.resolve(host.to_owned());
+        // If the caller gives up, the lookup goes on in this task, and has its place until it ends.
+        let lookup = tokio::spawn(async move {
+            let found = lookup.await;
+            drop(place);
+            found
+        });
+        lookup.await.map_err(io::Error::other)?
+    }
+}
