@@ -52,7 +52,7 @@ pub(super) fn admit(
     principal: &Principal,
     asked: &MatchedRequest,
 ) -> Result<Option<AdmittedRequest>, Exceeded> {
-    if principal.key.is_none() { Ok(None) } else { admit_key(service, principal, asked).map(Some) }
+    if principal.is_unbounded() { Ok(None) } else { admit_key(service, principal, asked).map(Some) }
 }
 
 fn admit_key(

@@ -158,7 +158,7 @@ fn may_know<'a>(
     key: &AccessKey,
     mut definitions: impl Iterator<Item = &'a str>,
 ) -> bool {
-    let may_list = match &principal.key {
+    let may_list = match principal.key() {
         None => principal.is_root(),
         Some(own) => {
             own.id.as_str() == id || (own.grants.allows(Verb::Keys, None) && principal.may_see_key(key))

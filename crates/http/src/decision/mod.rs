@@ -127,7 +127,7 @@ pub(super) fn begin(
         DecisionKind::Write(targets)
     } else if is_recorded_read(service, asked) {
         DecisionKind::Read
-    } else if principal.key.is_some() {
+    } else if !principal.is_unbounded() {
         DecisionKind::OnDenial
     } else {
         // The root key is denied nothing.

@@ -609,7 +609,7 @@ mod tests {
     /// A connection on which this key was good.
     fn client_with_key(id: &str) -> CallerAddress {
         let known = client(1);
-        let principal = Principal { id: id.into(), ..Principal::root() };
+        let principal = Principal::named(id, 0);
         let noted = known.clone().serve(async move { CallerAddress::note_owner(&principal) });
         noted.now_or_never().expect("it waits for nothing");
         known

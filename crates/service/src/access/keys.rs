@@ -262,7 +262,7 @@ impl AccessKeys {
     /// The key that a request uses, as its owner sees it by this node's state.
     #[must_use]
     pub fn own_key(&self, principal: &Principal) -> Option<SeenKey> {
-        let key = principal.key.as_ref()?;
+        let key = principal.key()?;
         Some(self.seen(&self.cx.applied(), principal, key))
     }
 

@@ -262,7 +262,7 @@ impl Authentication {
             return Ok(());
         }
         let now = self.renewed(principal)?;
-        let (Some(before), Some(now)) = (&principal.key, &now.key) else { return Ok(()) };
+        let (Some(before), Some(now)) = (principal.key(), now.key()) else { return Ok(()) };
         if now.grants.covers(&before.grants) {
             return Ok(());
         }

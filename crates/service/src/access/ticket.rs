@@ -47,7 +47,7 @@ impl Authentication {
     /// A ticket of today for the flags of a definition; `None` for the root key, which has no place in a page.
     #[must_use]
     pub fn ticket(&self, principal: &Principal, definition: &str) -> Option<String> {
-        let key = principal.key.as_ref()?;
+        let key = principal.key()?;
         let secret = key.secrets.iter().find(|secret| secret.made == principal.secret)?;
         let day = today();
         let mac = mac(secret, definition, day).finalize().into_bytes();

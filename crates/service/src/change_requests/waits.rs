@@ -87,7 +87,7 @@ fn frozen(state: &State, scope: &Scope, at: Timestamp) -> Option<(String, Timest
 
 /// The client as it would stand in a change request.
 fn party(principal: &Principal) -> Option<Party> {
-    match &principal.key {
+    match principal.key() {
         Some(key) => Some(Party::Key { id: key.id.clone(), person: key.person }),
         None => principal.is_root().then_some(Party::Root),
     }
@@ -101,7 +101,7 @@ pub(super) fn is_mine(change: &Change, principal: &Principal) -> bool {
 /// Whether it waits for a vote that the client may give: an approval that is missing, or the review of a bypass.
 pub(super) fn needs_vote_of(state: &State, found: &FoundChange<'_>, principal: &Principal) -> bool {
     let change = found.change;
-    let Some(key) = &principal.key else { return false };
+    let Some(key) = principal.key() else { return false };
     let Some(own) = party(principal) else { return false };
     let may_vote = key.attestation.is_some()
         && key.person.is_some()

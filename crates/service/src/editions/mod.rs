@@ -151,7 +151,7 @@ impl FoundChange<'_> {
     /// Whether a client may do what only an author may: its key has sent an edition, or its key is attested and is of the
     /// person who has. Who has made a key may have named anybody as its person.
     pub(crate) fn is_surely_of(&self, principal: &Principal) -> bool {
-        let Some(key) = &principal.key else {
+        let Some(key) = principal.key() else {
             return principal.is_root() && self.change.is_author(&Party::Root);
         };
         self.change.authors.iter().any(|author| match author {

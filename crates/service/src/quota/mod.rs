@@ -94,7 +94,7 @@ impl KeyAccounts {
 
     /// The quota of a principal on this node. `None` if it has none here.
     fn of(&self, principal: &Principal) -> Option<(Quota, KeyId)> {
-        let key = principal.key.as_ref()?;
+        let key = principal.key()?;
         let (own, defaults) = (&key.quota, &self.defaults);
         let quota = Quota {
             requests_per_second: own.requests_per_second.or(defaults.requests_per_second),
@@ -206,7 +206,7 @@ impl Quotas {
         let quotas = &self.accounts;
         let left = quotas.of(principal).map(|(quota, id)| quotas.account(id).left(&quota, quotas.now()));
         let left = left.unwrap_or_default();
-        let Some(key) = principal.key.as_ref() else { return left };
+        let Some(key) = principal.key() else { return left };
         let Quota { bytes, records, .. } = key.quota;
         let state =
             self.cx.consensus().filter(|_| bytes.is_some() || records.is_some()).map(Consensus::state);

@@ -147,7 +147,7 @@ impl Reads {
             reservation,
             may_compress,
         };
-        if principal.key.is_some() {
+        if !principal.is_unbounded() {
             Box::pin(self.redact_bulk(principal, &state, &request, &mut bulk)).await?;
         }
         Ok(bulk)

@@ -174,7 +174,7 @@ impl Reads {
         {
             self.redactor.check_filters(principal, found, &list.params).await?;
         }
-        if matches!(list.scope, ListScope::Across(_)) && principal.key.is_some() {
+        if matches!(list.scope, ListScope::Across(_)) && !principal.is_unbounded() {
             Box::pin(self.redactor.check_filters_across(principal, &keys, &list.params)).await?;
         }
         let lister = Lister::new(self, list, keys);
@@ -188,7 +188,7 @@ impl Reads {
             }
             (None, PageSource::Cursor(_)) => return Err(foreign_cursor().into()),
         };
-        if principal.key.is_none() {
+        if principal.is_unbounded() {
             return Ok(page);
         }
         Ok(Box::pin(self.redact_page(principal, &lister.listing.list, page)).await?)

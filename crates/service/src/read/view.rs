@@ -68,7 +68,7 @@ impl DefinitionView<'_> {
             let found = self.state.definition(self.definition);
             found.is_some_and(|found| may_see_all(principal, found))
         };
-        if principal.key.is_none() || is_unredacted() {
+        if principal.is_unbounded() || is_unredacted() {
             return Ok(None);
         }
         Box::pin(reads.redactor.redact_one(principal, &self.state, self.definition, config)).await

@@ -78,15 +78,15 @@ impl ShownTo {
     /// The client and the definition that it writes to; `None` for the root key, whose response is not redacted.
     #[must_use]
     pub fn of(principal: &Principal, definition: &str) -> Option<Self> {
-        let has_key = principal.key.is_some();
-        has_key.then(|| Self { principal: principal.clone(), definition: definition.to_owned() })
+        let is_bounded = !principal.is_unbounded();
+        is_bounded.then(|| Self { principal: principal.clone(), definition: definition.to_owned() })
     }
 }
 
 /// Whether a principal sees all data of a definition unredacted.
 pub(super) fn may_see_all(principal: &Principal, found: &Collection) -> bool {
     // A request with the root key costs only the first check.
-    principal.key.is_none()
+    principal.is_unbounded()
         || !found.may_have_secrets()
         || principal.authorize(Verb::Reveal, Some(found.definition.key.as_str())).is_ok()
 }
@@ -165,7 +165,7 @@ impl Redactor {
         at: Revision,
     ) -> Result<Redaction, Refusal> {
         let may_reveal =
-            principal.key.is_none() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
+            principal.is_unbounded() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
         if may_reveal || (at != Revision::MAX && concord_model::sabotage::is("past-not-redacted")) {
             return Ok(Redaction::Nothing);
         }
@@ -192,7 +192,7 @@ impl Redactor {
         definition: &Arc<Definition>,
     ) -> Result<Redaction, Refusal> {
         let may_reveal = || principal.authorize(Verb::Reveal, Some(definition.key.as_str())).is_ok();
-        if principal.key.is_none() || !definition.may_have_secrets() || may_reveal() {
+        if principal.is_unbounded() || !definition.may_have_secrets() || may_reveal() {
             return Ok(Redaction::Nothing);
         }
         Ok(Redaction::Places(self.schemas.validator(definition).await?))
@@ -280,7 +280,7 @@ impl Redactor {
         at: Revision,
         data: Arc<str>,
     ) -> (Arc<str>, RedactedPlaces) {
-        if principal.key.is_none() {
+        if principal.is_unbounded() {
             return (data, RedactedPlaces::default());
         }
         let (state, bytes) = (self.cx.applied(), data.len());
@@ -299,7 +299,7 @@ impl Redactor {
 
     /// Whether an event may have data to redact for a principal.
     pub(super) fn is_to_be_redacted(&self, principal: &Principal, event: &Event) -> bool {
-        if principal.key.is_none() {
+        if principal.is_unbounded() {
             return false;
         }
         let state = self.cx.applied();

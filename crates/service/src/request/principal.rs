@@ -29,20 +29,32 @@ const CLUSTER: &str = "cluster";
 pub struct Principal {
     /// The key's id: the author of changes.
     pub id: SmolStr,
-    /// The key as it was when the request arrived. `None` for the root key, which has all permissions, and for a
-    /// principal that another node names, which has none until the key is found in the state.
-    pub key: Option<Arc<AccessKey>>,
+    holder: Holder,
     /// The revision that made the secret in the request. For a root key it is the tag that distinguishes it from other
     /// root keys (`access`), or 0 if the tag is unknown: the request came through another node or from this node
     /// itself.
     pub secret: Revision,
 }
 
+/// Who holds the credential. Private, so that code asks what it means: [`Principal::is_unbounded`] for *nothing limits
+/// it*, [`Principal::key`] for the permissions of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Holder {
+    /// The owner of the root key.
+    Root,
+    /// A node itself.
+    Cluster,
+    /// The owner of a key that another node names. It has no permission until the key is found in the state.
+    Named,
+    /// The owner of a stored key, as the key was when the request arrived.
+    Key(Arc<AccessKey>),
+}
+
 impl Principal {
     /// The owner of the root key.
     #[must_use]
     pub fn root() -> Self {
-        Self { id: SmolStr::new_static(ROOT), key: None, secret: 0 }
+        Self { id: SmolStr::new_static(ROOT), holder: Holder::Root, secret: 0 }
     }
 
     /// The owner of one of the root keys that this node accepts.
@@ -53,34 +65,51 @@ impl Principal {
     /// The owner of a stored key, with the secret that this revision made.
     #[must_use]
     pub fn of_key(key: Arc<AccessKey>, secret: Revision) -> Self {
-        Self { id: key.id.as_str().into(), key: Some(key), secret }
+        Self { id: key.id.as_str().into(), holder: Holder::Key(key), secret }
     }
 
     /// The owner of a stored key that another node names. The leader finds the key in the state.
-    pub(crate) fn named(id: &str, secret: Revision) -> Self {
-        Self { id: id.into(), key: None, secret }
+    #[must_use]
+    pub fn named(id: &str, secret: Revision) -> Self {
+        Self { id: id.into(), holder: Holder::Named, secret }
     }
 
     /// A node itself.
     pub(crate) fn cluster() -> Self {
-        Self { id: SmolStr::new_static(CLUSTER), key: None, secret: 0 }
+        Self { id: SmolStr::new_static(CLUSTER), holder: Holder::Cluster, secret: 0 }
     }
 
     /// Whether it is the owner of the root key.
     #[must_use]
     pub fn is_root(&self) -> bool {
-        self.key.is_none() && self.id == ROOT
+        matches!(self.holder, Holder::Root)
     }
 
     /// Whether it is a node.
     pub(crate) fn is_cluster(&self) -> bool {
-        self.key.is_none() && self.id == CLUSTER
+        matches!(self.holder, Holder::Cluster)
+    }
+
+    /// Whether nothing limits what it sees and uses: the owner of the root key, and a node itself.
+    #[must_use]
+    pub fn is_unbounded(&self) -> bool {
+        self.is_root() || self.is_cluster()
+    }
+
+    /// The key as it was when the request arrived. `None` for the root key and a node itself, and for the owner of a key
+    /// that another node names.
+    #[must_use]
+    pub fn key(&self) -> Option<&Arc<AccessKey>> {
+        match &self.holder {
+            Holder::Key(key) => Some(key),
+            Holder::Root | Holder::Cluster | Holder::Named => None,
+        }
     }
 
     /// Whether it has all permissions of the root key.
     #[must_use]
     pub fn may_everything(&self) -> bool {
-        match &self.key {
+        match self.key() {
             None => self.is_root(),
             Some(key) => Verb::ALL.into_iter().all(|verb| key.grants.allows_all(verb)),
         }
@@ -94,13 +123,13 @@ impl Principal {
     pub(crate) fn authorize_rotation(&self, id: &KeyId) -> Result<(), Refusal> {
         let is_own =
             |own: &Arc<AccessKey>| own.id == *id && own.person.is_some() && own.is_newest_secret(self.secret);
-        if self.key.as_ref().is_some_and(is_own) { Ok(()) } else { self.authorize(Verb::Keys, None) }
+        if self.key().is_some_and(is_own) { Ok(()) } else { self.authorize(Verb::Keys, None) }
     }
 
     /// Whether it may see and manage this key. It cannot see keys with permissions that it lacks.
     #[must_use]
     pub fn may_see_key(&self, other: &AccessKey) -> bool {
-        match &self.key {
+        match self.key() {
             None => self.is_root(),
             Some(own) => own.grants.covers(&other.grants),
         }
@@ -109,7 +138,7 @@ impl Principal {
     /// The definitions for which the principal has a permission.
     #[must_use]
     pub fn visible(&self, verb: Verb) -> KeySet {
-        match &self.key {
+        match self.key() {
             _ if self.is_root() => KeySet::ALL,
             None => KeySet::NONE,
             Some(key) => KeySet::of(key.grants.patterns(verb).filter_map(KeyRange::of)),
@@ -119,14 +148,14 @@ impl Principal {
     /// Whether it may know that there is, or was, the definition of this key.
     #[must_use]
     pub fn may_name(&self, definition: &str) -> bool {
-        self.key.as_ref().map_or(self.is_root(), |key| key.grants.names(definition))
+        self.key().map_or(self.is_root(), |key| key.grants.names(definition))
     }
 
     /// Whether it may know the id and the name of an access key, which is `None` if it was revoked: its own, those that
     /// it manages, and all of them if it may know of every definition.
     #[must_use]
     pub fn may_name_key(&self, id: &str, key: Option<&AccessKey>) -> bool {
-        let Some(own) = &self.key else { return self.is_root() };
+        let Some(own) = self.key() else { return self.is_root() };
         own.id.as_str() == id
             || own.grants.names_all()
             || (own.grants.allows(Verb::Keys, None) && key.is_some_and(|key| self.may_see_key(key)))
@@ -135,7 +164,7 @@ impl Principal {
     /// Whether it may see an environment: it may name a definition in it. `others`: all environments that there are.
     #[must_use]
     pub fn may_see_environment<'a>(&self, name: &str, mut others: impl Iterator<Item = &'a str>) -> bool {
-        let Some(own) = &self.key else { return self.is_root() };
+        let Some(own) = self.key() else { return self.is_root() };
         if name != DEFAULT_ENVIRONMENT {
             return own.grants.named().any(|pattern| pattern.meets(&prefix_of(name)));
         }
@@ -157,7 +186,7 @@ impl Principal {
     /// # Errors
     /// [`Refusal::Forbidden`], whether the environment exists or not.
     pub fn authorize_environment(&self, verb: Verb, name: &str) -> Result<(), Refusal> {
-        match &self.key {
+        match self.key() {
             None if self.is_root() => Ok(()),
             Some(key) if key.grants.allows_environment(verb, name) => Ok(()),
             None | Some(_) => Err(Refusal::Forbidden { verb }),
@@ -170,7 +199,7 @@ impl Principal {
     /// # Errors
     /// [`Refusal::Forbidden`], whether the definition exists or not.
     pub fn authorize(&self, verb: Verb, definition: Option<&str>) -> Result<(), Refusal> {
-        match &self.key {
+        match self.key() {
             None if self.is_root() => Ok(()),
             Some(key) if key.grants.allows(verb, definition) => Ok(()),
             None | Some(_) => Err(Refusal::Forbidden { verb }),

@@ -63,7 +63,7 @@ async fn a_key_expires_at_its_time_whatever_one_clock_shows_and_never_returns() 
         match judged {
             Judgement::Valid(principal) => {
                 assert!(is_confirmed && !is_after && !has_ended, "{now:?}");
-                assert_eq!(principal.key.map(|key| key.id.clone()).as_ref(), Some(text.id()));
+                assert_eq!(principal.key().map(|key| &key.id), Some(text.id()));
                 accepted += 1;
             }
             Judgement::Unsettled | Judgement::NotValid => {

@@ -131,7 +131,7 @@ impl WatchHub {
     /// The limit of open watches of one principal. A stored key leaves some to the others.
     pub(super) fn watches_max_of(&self, principal: &Principal) -> u64 {
         let all = self.watches_max as u64;
-        principal.key.as_ref().map_or(all, |key| key.quota.watches.unwrap_or((all / 2).max(1)).min(all))
+        principal.key().map_or(all, |key| key.quota.watches.unwrap_or((all / 2).max(1)).min(all))
     }
 
     fn topics(&self) -> MutexGuard<'_, Topics> {

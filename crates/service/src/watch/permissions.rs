@@ -218,14 +218,14 @@ mod tests {
     #[test]
     fn the_watches_of_a_key_are_bounded() {
         let permissions = Arc::new(WatchPermissions::default());
-        let other = Principal { secret: 7, ..Principal::root() };
+        let other = Principal::of_root(7);
         let held =
             [permissions.register(&Principal::root(), 2).unwrap(), permissions.register(&other, 2).unwrap()];
         assert!(
             matches!(permissions.register(&other, 2), Err(Refusal::LimitReached(_))),
             "over all its secrets"
         );
-        let stranger = Principal { id: "stranger".into(), ..Principal::root() };
+        let stranger = Principal::named("stranger", 0);
         permissions.register(&stranger, 2).unwrap();
         drop(held);
         assert!(permissions.lock().is_empty());

@@ -40,7 +40,7 @@ impl Watches {
 fn check_start(principal: &Principal, definition: &Definition, start: WatchStart) -> Result<(), Refusal> {
     let WatchStart::After(position) = start else { return Ok(()) };
     let created = definition.created_revision();
-    if principal.key.is_none()
+    if principal.is_unbounded()
         || position.saturating_add(1) >= created
         || principal.authorize(Verb::Reveal, Some(definition.key.as_str())).is_ok()
     {
@@ -119,7 +119,7 @@ impl OpenWatch {
     async fn redacted(&self, notice: Notice) -> Result<Notice, Refusal> {
         // The key may have expired since the watch checked.
         let principal = self.permission.principal().ok_or(Refusal::KeyEnded)?;
-        if principal.key.is_none() {
+        if principal.is_unbounded() {
             return Ok(notice);
         }
         if let Notice::Changes(event, ..) = &notice {

@@ -142,7 +142,7 @@ impl<'a> WireRequest<'a> {
 
 /// A caller as another node is told of it.
 pub(crate) fn named(principal: &Principal) -> Text<'_> {
-    if principal.key.is_none() {
+    if principal.is_unbounded() {
         return Cow::Borrowed(&principal.id);
     }
     Cow::Owned(format!("{}.{}", principal.id, principal.secret))

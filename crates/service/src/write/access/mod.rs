@@ -178,7 +178,10 @@ struct GivenTerms<'a> {
 /// Refuses permissions that the client lacks, and a later expiry or a larger quota than its own.
 fn check_given(principal: &Principal, given: GivenTerms<'_>) -> Result<(), Refusal> {
     let GivenTerms { terms, has_expiry, has_quota } = given;
-    let Some(own) = &principal.key else { return Ok(()) };
+    if principal.is_unbounded() {
+        return Ok(());
+    }
+    let own = principal.key().ok_or(Refusal::Forbidden { verb: Verb::Keys })?;
     let is_later = has_expiry
         && own.expires_at.is_some_and(|own| terms.expires_at.is_none_or(|expires_at| expires_at > own));
     let is_larger = has_quota && !own.quota.covers(&terms.quota);

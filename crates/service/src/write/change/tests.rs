@@ -76,7 +76,7 @@ fn make_key(state: &mut State, author: Author, id: &str, person: &str, verbs: &[
 }
 
 fn author(state: &State, principal: &Principal) -> Author {
-    let Some(key) = &principal.key else { return Author::Root };
+    let Some(key) = principal.key() else { return Author::Root };
     let revision = state.access_key(&key.id).unwrap().revision;
     Author::Key(KeyUse { id: key.id.clone(), revision, secret: principal.secret })
 }
