@@ -321,12 +321,6 @@ impl Claims {
     }
 }
 
-impl FromIterator<(ClaimName, Claim)> for Claims {
-    fn from_iter<I: IntoIterator<Item = (ClaimName, Claim)>>(claims: I) -> Self {
-        Self(claims.into_iter().collect())
-    }
-}
-
 /// Which claims a provider keeps: names, and for each the patterns of its values, or none for any value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeptClaims(BTreeMap<ClaimName, Option<Vec<ValuePattern>>>);
@@ -388,7 +382,7 @@ impl KeptClaims {
             };
             Some((name.clone(), kept(name.find(payload)?, keeps)?))
         });
-        let claims: Claims = found.collect();
+        let claims = Claims(found.collect());
         let bytes = claims.to_text().len();
         let length = |claim: &Claim| claim.to_value().to_string().len();
         let biggest = claims.iter().max_by_key(|(_, claim)| length(claim));

@@ -209,8 +209,8 @@ impl From<TokenError> for Judgement {
     }
 }
 
-/// Judges a token by the provider that the client names, its key set, and the time. `nonce` is that of the login, if the
-/// client has begun one with a nonce.
+/// Judges a token by the provider that the client names, its key set, and the time. `nonce` is that of the login: a
+/// login by code has one, a login on another device and a machine have none.
 #[must_use]
 pub fn judge(
     token: &Token,

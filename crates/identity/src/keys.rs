@@ -254,10 +254,11 @@ fn is_modulus(n: &[u8]) -> bool {
     is_odd && (RSA_BITS_MIN..=RSA_BITS_MAX).contains(&(n.len() * 8 - zeros))
 }
 
-/// Odd, at least 3, and less than 2^33, as `ring` takes it.
+/// Odd, at least 3, and less than 2^33, as `ring` takes it. The first byte is not 0, so the first 8 bytes of a longer one are
+/// more than that.
 fn is_exponent(e: &[u8]) -> bool {
     let value = e.iter().take(8).fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
-    e.len() <= 5 && value % 2 == 1 && (3..1 << 33).contains(&value)
+    value % 2 == 1 && (3..1 << 33).contains(&value)
 }
 
 /// Why a text is no key set.

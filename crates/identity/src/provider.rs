@@ -81,6 +81,7 @@ pub enum KeySource {
 
 /// A provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Provider {
     /// The `iss` of its tokens, compared byte for byte.
     pub issuer: String,
@@ -117,8 +118,9 @@ pub enum VerifiedBy {
 
 /// The persons of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Persons {
-    /// The claim with the label.
+    /// The claim with the label. The claim `email` must be verified; the provider answers for any other one.
     pub label: ClaimName,
     /// The domains of addresses, in lower case. A subdomain is another domain.
     pub domains: BTreeSet<String>,
@@ -130,6 +132,7 @@ pub struct Persons {
 
 /// How persons log in.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Login {
     /// The client id at the provider.
     pub client_id: String,

@@ -46,6 +46,7 @@ pub enum UrlError {
 
 /// The parts of an `https` URL that decide whether it may be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HttpsUrl {
     /// The host in lower case.
     pub host: String,

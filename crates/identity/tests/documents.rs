@@ -150,6 +150,13 @@ fn each_wrong_member_has_its_problem() {
         (persons(), "persons", json!({ "label": "email" }), "persons"),
         (persons(), "persons", json!({ "label": "email", "domains": [] }), "persons"),
         (persons(), "persons", json!({ "label": "upn" }), "persons"),
+        (
+            with(persons(), "require", json!({ "tid": ["9f"] })),
+            "persons",
+            json!({ "label": "email" }),
+            "persons",
+        ),
+        (with(persons(), "single_tenant", json!(true)), "persons", json!({ "label": "email" }), "persons"),
         (persons(), "persons", json!({ "label": "email", "domains": ["Example.com"] }), "persons.domains.0"),
         (persons(), "persons", json!({ "label": "email", "domains": ["@example.com"] }), "persons.domains.0"),
         (

@@ -333,6 +333,16 @@ fn claims() -> Vec<Case> {
             good().provider("require", json!({ "n": [7] })).claim("n", json!("7")),
         ),
         (
+            "minus zero for a required zero",
+            Requirement,
+            good().provider("require", json!({ "n": [0] })).claim("n", raw("-0")),
+        ),
+        (
+            "an exponent for a required integer",
+            Requirement,
+            good().provider("require", json!({ "n": [7] })).claim("n", raw("7e0")),
+        ),
+        (
             "a float for a required integer",
             Requirement,
             good().provider("require", json!({ "n": [7] })).claim("n", raw("7.0")),
@@ -369,6 +379,11 @@ fn labels() -> Vec<Case> {
     use Reason::{Domain, EmailNotVerified, LabelInvalid};
     let email = |value| person().claim("email", value);
     let verified = |value| person().claim("email_verified", value);
+    let upn = |value: &str| {
+        person()
+            .provider("persons", json!({ "label": "upn", "domains": ["example.com"] }))
+            .claim("upn", json!(value))
+    };
     vec![
         ("an address that is not verified", EmailNotVerified, verified(json!(false))),
         ("verified as a string", EmailNotVerified, verified(json!("true"))),
@@ -379,6 +394,8 @@ fn labels() -> Vec<Case> {
         ("a domain that ends so", Domain, email(json!("ann@evilexample.com"))),
         ("a domain before another one", Domain, email(json!("ann@example.com@evil.example"))),
         ("a domain with a dot more", Domain, email(json!("ann@example.com."))),
+        ("another claim, of another domain", Domain, upn("ann@evil.example")),
+        ("another claim, without a domain", LabelInvalid, upn("ann")),
         ("no domain", LabelInvalid, email(json!("ann"))),
         ("only a domain", LabelInvalid, email(json!("@example.com"))),
         ("no address", LabelInvalid, person().without("email")),

@@ -1,8 +1,10 @@
 //! Who is a member of a role, and why.
 
-use concord_identity::{Claims, Member, Membership, roles::Hint};
+use concord_identity::{ClaimName, Claims, Member, Membership, claims::Scalar, roles::Hint};
 use concord_model::{error::LocSegment, key::Key};
 use serde_json::{Value, json};
+
+use super::forge::raw;
 
 fn claims(value: &Value) -> Claims {
     Claims::from_text(&value.to_string()).unwrap()
@@ -161,5 +163,35 @@ fn a_match_of_the_owner_alone_is_worth_a_hint() {
         let hints = member(&matches).hints();
         assert_eq!(hints, if is_hinted { vec![Hint::OnlyOwner] } else { vec![] }, "{matches}");
         assert!(hints.iter().all(|hint| hint.text().contains("only the owner")));
+    }
+}
+
+#[test]
+fn a_value_that_can_be_compared_has_one_text() {
+    for text in ["true", "0", "-7", "123456789012345678901234567890", r#""a""#, r#""""#] {
+        assert_eq!(Scalar::of(&raw(text)).unwrap().to_value(), raw(text));
+    }
+    for text in ["-0", "0.0", "7.0", "1e2", "1E0", "null", "[]", "{}"] {
+        assert_eq!(Scalar::of(&raw(text)), None, "{text}");
+    }
+}
+
+#[test]
+fn a_pointer_leads_through_objects_by_its_segments() {
+    let payload = json!({ "a/b": { "~": 1 }, "/c": 2, "d": { "0": 3 }, "e": [4], "a": 5 });
+    let found = |name: &str| ClaimName::parse(name).unwrap().find(payload.as_object().unwrap()).cloned();
+    for (name, wanted) in [
+        ("/a~1b/~0", Some(1)),
+        ("/~1c", Some(2)),
+        ("/d/0", Some(3)),
+        ("a", Some(5)),
+        ("/e/0", None),
+        ("/a/b", None),
+    ] {
+        assert_eq!(found(name), wanted.map(Value::from), "{name}");
+    }
+    assert_eq!(ClaimName::parse("/a~1b/~0").unwrap().outermost(), "a/b");
+    for name in ["", "/", "/a", "//a", "/a/", "/a/~", "/a/~2", "a\n"] {
+        assert!(ClaimName::parse(name).is_err(), "{name}");
     }
 }

@@ -139,8 +139,10 @@ proptest! {
         let header = encode(br#"{"alg":"RS256","kid":"rsa"}"#);
         let payload = encode(payload.to_string().as_bytes());
         if let Ok(token) = Token::parse(&format!("{header}.{payload}.AAAA")) {
-            let people = json!({ "issuer": "https://login.example.com", "audiences": ["a"], "claims": { "groups": true, "a": true },
-                "require": { "/a/b": ["x"] }, "persons": { "label": "email", "domains": ["example.com"] } });
+            let people = json!({
+                "issuer": "https://login.example.com", "audiences": ["a"], "require": { "/a/b": ["x"] },
+                "claims": { "groups": true, "a": true }, "persons": { "label": "email", "domains": ["example.com"] },
+            });
             let provider = Provider::parse(&people).unwrap();
             prop_assert!(judge(&token, &provider, &good().key_set(), u64::MAX, Some("n")).outcome.is_err());
             prop_assert!(judge(&token, &provider, &KeySet::default(), 0, None).outcome.is_err());
@@ -160,8 +162,12 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_document_of_a_provider_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60), value in json_value()) {
-        let provider = Provider::parse(&json!({ "issuer": "https://a.example", "audiences": ["a"], "single_tenant": true })).unwrap();
+    fn no_bytes_make_a_document_of_a_provider_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        value in json_value(),
+    ) {
+        let document = json!({ "issuer": "https://a.example", "audiences": ["a"], "single_tenant": true });
+        let provider = Provider::parse(&document).unwrap();
         for bytes in [bytes, value.to_string().into_bytes(), json!({ "keys": [value] }).to_string().into_bytes()] {
             let _ = KeySet::parse(&bytes);
             let _ = Discovery::parse(&bytes, &provider);
@@ -230,12 +236,19 @@ proptest! {
     }
 
     #[test]
-    fn fewer_claims_never_make_a_member(role in role(), claims in claims(), gone in proptest::collection::vec(any::<Index>(), 1..3)) {
+    fn fewer_claims_never_make_a_member(
+        role in role(),
+        claims in claims(),
+        gone in proptest::collection::vec(any::<Index>(), 1..3),
+    ) {
         let role = Membership::parse(&role).unwrap();
         let provider = Key::parse("ci").unwrap();
         let mut fewer = claims.clone();
         for place in gone {
-            let Some(name) = (!fewer.is_empty()).then(|| fewer.keys().nth(place.index(fewer.len())).unwrap().clone()) else { break };
+            if fewer.is_empty() {
+                break;
+            }
+            let name = fewer.keys().nth(place.index(fewer.len())).unwrap().clone();
             // A value of a list goes, or the whole claim.
             match fewer.get_mut(&name) {
                 Some(Value::Array(items)) if items.len() > 1 => drop(items.pop()),

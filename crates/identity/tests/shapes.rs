@@ -71,6 +71,9 @@ fn the_label_of_a_person_is_in_lower_case_and_its_domain_is_one_of_the_provider_
     let name = json!({ "label": "preferred_username" });
     let named = person().provider("persons", name).claim("preferred_username", json!("Ann B"));
     assert_eq!(accepted(&named).label.as_deref(), Some("ann b"));
+    let upn = person().provider("persons", json!({ "label": "upn", "domains": ["example.com"] }));
+    let upn = upn.claim("upn", json!("ANN@example.com")).without("email_verified");
+    assert_eq!(accepted(&upn).label.as_deref(), Some("ann@example.com"));
     let longest = person().claim("email", json!(format!("{}@example.com", "x".repeat(116))));
     assert_eq!(accepted(&longest).label.map(|label| label.len()), Some(128));
 }
