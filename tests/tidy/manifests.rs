@@ -6,10 +6,12 @@
 use super::{assert_none, crates, read};
 
 /// What a crate may depend on, from the lowest up.
-const BELOW: [(&str, &[&str]); 9] = [
+const BELOW: [(&str, &[&str]); 10] = [
     ("model", &[]),
     // Flags know nothing of the cluster that holds them.
     ("flags", &["model"]),
+    // Tokens are judged without a look at the cluster.
+    ("identity", &["model"]),
     ("state", &["model"]),
     ("storage", &["model", "state"]),
     // The calls between nodes know nothing of what they carry.

@@ -9,7 +9,7 @@
 //! never rejected later, so nodes with different settings still agree. The fixed limits that `state` applies
 //! (remembered requests, build steps) decide what an entry does and are the same on every node.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +123,67 @@ pub const KEYS_UNCONFIRMED_MAX: Duration = Duration::from_secs(5);
 pub const PERSONS_MAX: u64 = ACCESS_KEYS_MAX;
 /// Bytes of a person's label: an e-mail address has at most as many. Fixed.
 pub const PERSON_LABEL_BYTES_MAX: usize = 254;
+
+// Identity providers. All fixed: every node must judge alike.
+
+/// Bytes of a token. Entra sends up to 200 groups in some 10 KiB.
+pub const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// Levels of the JSON of a token, a key set and a discovery document: Kubernetes has 4.
+pub const TOKEN_DEPTH_MAX: usize = 8;
+/// Audiences of a token, and values of `aud`.
+pub const TOKEN_AUDIENCES_MAX: usize = 32;
+/// Seconds that the times of a token may be ahead: clocks differ.
+pub const TOKEN_AHEAD_S_MAX: u64 = 60;
+/// Seconds since a token was issued, after which nobody can log in with it, as a provider can be set.
+pub const TOKEN_AGE_S: RangeInclusive<u64> = 60..=24 * 60 * 60;
+/// The same of a provider that does not say it: an hour, as long as most tokens are valid.
+pub const TOKEN_AGE_S_DEFAULT: u64 = 60 * 60;
+/// Bytes of what a provider answers: a discovery document or a key set. A hundred keys with certificates fit.
+pub const PROVIDER_ANSWER_BYTES_MAX: usize = 256 << 10;
+/// Keys that are kept of a key set: a token is checked with one of them, and they are in the log.
+pub const KEY_SET_KEYS_MAX: usize = 32;
+/// Bytes of them as text.
+pub const KEY_SET_BYTES_MAX: usize = 16 << 10;
+/// Bytes of what is kept of a token's claims: each session has them in the memory of every node.
+pub const CLAIMS_BYTES_MAX: usize = 4 << 10;
+/// Bytes of an issuer, as `iss` has it.
+pub const ISSUER_BYTES_MAX: usize = 512;
+/// Bytes of any other URL of a provider.
+pub const PROVIDER_URL_BYTES_MAX: usize = 2 << 10;
+/// Bytes of the certificates with which the host of a key set is checked.
+pub const PROVIDER_CA_BYTES_MAX: usize = 16 << 10;
+/// Audiences of a provider.
+pub const PROVIDER_AUDIENCES_MAX: usize = 8;
+/// Other hosts that a provider's endpoints may have.
+pub const PROVIDER_HOSTS_MAX: usize = 8;
+/// Claims that a provider keeps.
+pub const KEPT_CLAIMS_MAX: usize = 32;
+/// Values or patterns of one kept claim.
+pub const KEPT_VALUES_MAX: usize = 64;
+/// Domains of the persons of a provider.
+pub const PERSON_DOMAINS_MAX: usize = 32;
+/// Seconds since a person's last login, for which what it has shown counts, as a provider can be set: up to a month.
+pub const CLAIMS_AGE_S: RangeInclusive<u64> = 60 * 60..=30 * 24 * 60 * 60;
+/// The same of a provider that does not say it: a week.
+pub const CLAIMS_AGE_S_DEFAULT: u64 = 7 * 24 * 60 * 60;
+/// Bytes of the label of a person who logs in.
+pub const LOGIN_LABEL_BYTES_MAX: usize = 128;
+/// Scopes of a login.
+pub const LOGIN_SCOPES_MAX: usize = 16;
+/// Redirect URIs of a login: the console of each environment, under each of its names.
+pub const REDIRECT_URIS_MAX: usize = 8;
+/// Members of a role.
+pub const ROLE_MEMBERS_MAX: usize = 16;
+/// Claims of one member of a role, and claims that a provider requires.
+pub const MATCH_CLAIMS_MAX: usize = 8;
+/// Values of one of these claims.
+pub const MATCH_VALUES_MAX: usize = 16;
+/// Bytes of a claim's name, and of a value that it is compared with.
+pub const CLAIM_TEXT_BYTES_MAX: usize = 255;
+/// Seconds of a session: five minutes to twelve hours.
+pub const SESSION_S: RangeInclusive<u64> = 300..=12 * 60 * 60;
+/// The same of a role that does not say it: a working day.
+pub const SESSION_S_DEFAULT: u64 = 8 * 60 * 60;
 
 // Environments.
 
