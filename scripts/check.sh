@@ -28,7 +28,7 @@ check() {
     cargo fmt --check "${MODELS[@]}"
     # Also the code of features that only tests have. That of simulations takes the place of other code.
     cargo clippy --locked --workspace --features sabotage,fuzzing --all-targets -- -D warnings
-    cargo clippy --locked --package concord-simulation --features simulation -- -D warnings
+    cargo clippy --locked --workspace --bin concord-simulate --features concord-simulation/simulation -- -D warnings
     # As packagers may build it, who leave out what is sent to collectors.
     cargo clippy --locked --no-default-features --lib --bins -- -D warnings
     python3 scripts/docs-test.py --terms

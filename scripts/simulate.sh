@@ -16,10 +16,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ -z ${SABOTAGE:-} ]] || export CONCORD_SABOTAGE=$SABOTAGE
-# The code of the workspace is optimised a little, too, so that a run takes a fraction of the time. The
-# dependencies are those of every other build.
+# The code of the workspace is optimised a little, too, so that a run takes a fraction of the time. `--workspace` selects the
+# features of all packages, so that the dependencies are those of every other build.
 export CARGO_PROFILE_DEV_OPT_LEVEL=1
-cargo build --locked --quiet --package concord-simulation --features simulation
+cargo build --locked --quiet --workspace --bin concord-simulate --features concord-simulation/simulation
 program=${CARGO_TARGET_DIR:-$PWD/target}/debug/concord-simulate
 
 # Seeded bugs that no seed can find, and why.

@@ -187,7 +187,7 @@ fn rules_that_nobody_can_approve_any_more_are_not_applied() {
     propose(&mut state, &root, ProposedOperations::Environment(put));
     let begun = begun(&state, &root);
     prepared(&state, &begun, &root).unwrap();
-    let id = bob.key.as_ref().unwrap().id.clone();
+    let id = bob.key().unwrap().id.clone();
     by_root(&mut state, Command::Access(AccessCommand::Revoke { id, expect: Expect::Any }));
     let refused = prepared(&state, &begun, &root).unwrap_err();
     assert!(matches!(refused, Refusal::Invalid(_)), "{refused:?}");
