@@ -128,7 +128,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The scalar that a value is. Other numbers, null, lists and objects are none.
+    /// The scalar that a value is. `None` for other numbers, null, lists and objects.
     #[must_use]
     pub fn of(value: &Value) -> Option<Self> {
         match value {
@@ -177,7 +177,7 @@ pub enum ValuePattern {
 }
 
 impl ValuePattern {
-    /// Whether a value is this one, or begins so.
+    /// Whether a value is this one, or has this prefix.
     #[must_use]
     pub fn matches(&self, value: &Scalar) -> bool {
         match (self, value) {

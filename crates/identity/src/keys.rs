@@ -57,7 +57,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of this name. `none` and the HMACs are none.
+    /// The algorithm of this name. `None` for `none` and the HMACs.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)

@@ -136,13 +136,13 @@ pub struct Persons {
 pub struct Login {
     /// The client id at the provider.
     pub client_id: String,
-    /// The scopes that are asked for.
+    /// The scopes that the login requests.
     pub scopes: Vec<String>,
     /// Where the provider may send a browser back to.
     pub redirect_uris: Vec<String>,
     /// The port on which the command line waits for the browser; any if there is none.
     pub loopback_port: Option<u16>,
-    /// Whether a login may begin on one device and end on another. Whoever is talked into ending one logs the other in.
+    /// Whether a login may begin on one device and end on another. Somebody who is talked into ending one logs the other in.
     pub device: bool,
 }
 
@@ -392,7 +392,7 @@ fn https_url(value: &Value, problems: &mut Problems) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Certificates as PEM, by their form: whoever connects parses them.
+/// Certificates as PEM, by their form: the TLS client parses them.
 fn certificates(value: &Value, problems: &mut Problems) -> Option<String> {
     let text = value.as_str().filter(|text| text.len() <= PROVIDER_CA_BYTES_MAX);
     let is_pem = |text: &&str| {

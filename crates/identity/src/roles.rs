@@ -70,7 +70,7 @@ pub const COMMON_CLAIMS: [&str; 12] = [
 /// Who has a role, and how long a session with it lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
-    /// Whoever one of these matches.
+    /// Who one of these matches has the role.
     pub members: Vec<Member>,
     /// Seconds. A session of several roles lasts as long as the shortest says.
     pub session_s: u64,

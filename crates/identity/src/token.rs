@@ -1,6 +1,6 @@
 //! A token: three parts of base64url, read strictly.
 //!
-//! Whoever signs a token and whoever reads it must see the same claims. So there is one text for each token: no padding,
+//! The signer of a token and its reader must see the same claims. So there is one text for each token: no padding,
 //! no other alphabet, no spare bits, no duplicate members. A header that asks for another way of reading (`crit`, `b64`,
 //! `zip`, `enc`) rejects the token. A header's own keys (`jku`, `jwk`, `x5u`, `x5c`) are never looked at: the key comes
 //! from the provider's key set.
@@ -66,7 +66,7 @@ pub enum TokenError {
     /// The header says that it is another kind of token: an access token, a logout token.
     #[error("expected `typ` to be absent or `JWT`, not {0}")]
     Type(String),
-    /// The signature is none, an HMAC, or by an algorithm that is not supported.
+    /// There is no signature, or it is an HMAC or by an algorithm that is not supported.
     #[error("expected `alg` to be one of RS256, PS256, ES256 or EdDSA, not {0}")]
     Algorithm(String),
     /// The header's `kid` is no text that names a key.
@@ -141,7 +141,7 @@ impl Token {
     }
 
     /// What is signed: header and payload as they were sent. Its digest identifies a token. The text of the whole token
-    /// does not: whoever has a token of ES256 can give it another signature that is valid as well.
+    /// does not: the holder of a token of ES256 can give it another signature that is valid as well.
     #[must_use]
     pub fn signed(&self) -> &str {
         &self.signed

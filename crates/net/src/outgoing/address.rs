@@ -1,10 +1,10 @@
 //! The addresses that outgoing calls may reach.
 //!
-//! The list is of what is allowed: IPv6 outside `2000::/3` is refused unless a rule here allows it. A list of what is
+//! The list is of what is allowed: IPv6 outside `2000::/3` is rejected unless a rule here allows it. A list of what is
 //! forbidden would miss the next range that a cloud invents.
 //!
-//! An IPv6 address that carries an IPv4 address is judged by that: the kernel or a NAT64 gateway connects to it. 6to4 and
-//! Teredo carry one, too; both are out of use, and refused.
+//! An IPv6 address with an IPv4 address in it is allowed as that one is: the kernel or a NAT64 gateway connects to it. 6to4 and
+//! Teredo have one, too; both are out of use, and rejected.
 //!
 //! **Invariant:** no policy allows loopback, link-local, multicast or reserved addresses, or a metadata service.
 
@@ -58,14 +58,14 @@ const NEVER_V4: [RangeV4; 13] = [
 /// Ranges of IPv4 that [`OutgoingPolicy::Any`] allows in addition.
 const PRIVATE_V4: [RangeV4; 4] = [
     (Ipv4Addr::new(10, 0, 0, 0), 8),
-    // The shared address space of carriers, which clouds and overlay networks use.
+    // The shared address space of network operators, which clouds and overlay networks use.
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(172, 16, 0, 0), 12),
     (Ipv4Addr::new(192, 168, 0, 0), 16),
 ];
 
-/// Ranges of IPv6 that carry an IPv4 address in their last 32 bits.
-const CARRIERS_V6: [RangeV6; 3] = [
+/// Ranges of IPv6 whose addresses end with an IPv4 address.
+const EMBEDDING_V6: [RangeV6; 3] = [
     // IPv4-compatible; its first addresses are `::` and `::1`, which are 0.0.0.0 and 0.0.0.1 here.
     (Ipv6Addr::UNSPECIFIED, 96),
     // IPv4-mapped.
@@ -118,8 +118,8 @@ pub fn is_allowed(policy: OutgoingPolicy, address: IpAddr) -> bool {
     };
     match address {
         IpAddr::V4(address) => is_allowed_v4(has_private, address),
-        IpAddr::V6(address) => match carried(address) {
-            Some(carried) => is_allowed_v4(has_private, carried),
+        IpAddr::V6(address) => match embedded(address) {
+            Some(embedded) => is_allowed_v4(has_private, embedded),
             None => is_allowed_v6(has_private, address),
         },
     }
@@ -138,10 +138,10 @@ fn is_allowed_v6(has_private: bool, address: Ipv6Addr) -> bool {
 }
 
 /// The IPv4 address in an address of IPv6.
-fn carried(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let is_carrier = CARRIERS_V6.iter().any(|range| is_in_v6(address, *range));
+fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let has_one = EMBEDDING_V6.iter().any(|range| is_in_v6(address, *range));
     let [.., a, b, c, d] = address.octets();
-    is_carrier.then(|| Ipv4Addr::new(a, b, c, d))
+    has_one.then(|| Ipv4Addr::new(a, b, c, d))
 }
 
 /// Whether an address is in a range, whose prefix has at least one bit.

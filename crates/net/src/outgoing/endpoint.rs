@@ -1,6 +1,6 @@
 //! The URLs that outgoing calls may have.
 //!
-//! A discovery document names further endpoints. Whoever controls that document must not choose where a node connects to:
+//! A discovery document names further endpoints. Its author must not choose where a node connects to:
 //! each endpoint is on the host of the issuer, or on a host that the provider's document names.
 //!
 //! **Invariant:** the host of an [`Endpoint`] is a DNS name. Neither the resolver nor the C library takes it for an address.
@@ -21,7 +21,7 @@ const HTTPS_PORT: u16 = 443;
 const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 
-/// Why a URL is refused. The text does not contain the URL.
+/// Why a URL is rejected. The text does not contain the URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// It has more than [`URL_BYTES_MAX`] bytes.
@@ -59,7 +59,7 @@ impl AllowedHosts {
     /// The host of an issuer, and others.
     ///
     /// # Errors
-    /// When the URL of the issuer is refused, or another host is not a DNS name.
+    /// When the URL of the issuer is rejected, or another host is not a DNS name.
     pub fn new<'a>(issuer: &str, others: impl IntoIterator<Item = &'a str>) -> Result<Self, EndpointError> {
         let Endpoint { host, port, .. } = Endpoint::of(issuer)?;
         let mut hosts = BTreeSet::from([host]);
@@ -84,7 +84,7 @@ impl Endpoint {
     /// Reads a URL.
     ///
     /// # Errors
-    /// When it is refused.
+    /// When it is rejected.
     pub fn parse(url: &str, allowed: &AllowedHosts) -> Result<Self, EndpointError> {
         let endpoint = Self::of(url)?;
         if !allowed.hosts.contains(&endpoint.host) {
@@ -171,7 +171,7 @@ fn dns_name(text: &str) -> Result<String, EndpointError> {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // A trailing dot makes an empty label.
+    // A dot at the end makes an empty label.
     let is_name = text.len() <= NAME_BYTES_MAX
         && text.split('.').all(is_label)
         && text.rsplit('.').next().is_some_and(|last| last.starts_with(|c: char| c.is_ascii_alphabetic()));

@@ -56,7 +56,7 @@ pub enum OutgoingError {
     /// No address of the host could be connected; the error is that of the last one.
     #[error("can't connect: {0}")]
     Unconnected(io::Error),
-    /// The handshake failed: the certificate is not for the host, its authority is unknown (perhaps because this machine
+    /// The handshake failed: the certificate is not for the host, its CA is unknown (perhaps because this machine
     /// has none), or the other end does not speak TLS.
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),

@@ -1,6 +1,6 @@
 //! The client by which nodes call the endpoints of identity providers.
 //!
-//! Whoever may create a provider chooses whom a node calls, and whoever controls the provider's DNS or its discovery
+//! A client that creates a provider chooses whom a node calls, and the owner of the provider's DNS or its discovery
 //! document does. Neither may reach through the node what only the node reaches: its own host, the metadata service of
 //! the cloud, other machines of the network.
 //!
@@ -156,7 +156,7 @@ impl OutgoingClient {
     /// OpenSSL, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`. It reads files: not for the threads of requests.
     ///
     /// # Errors
-    /// When the file can't be used. That this machine has no authorities is no error: see
+    /// When the file can't be used. That this machine has no such certificates is no error: see
     /// [`OutgoingError::Tls`].
     pub fn new(policy: OutgoingPolicy, authorities: Option<&Path>) -> Result<Self, String> {
         Ok(Self {
@@ -302,7 +302,7 @@ async fn connect(addresses: &[IpAddr], port: u16, deadline: Instant) -> Result<T
     Err(OutgoingError::Unconnected(failure))
 }
 
-/// The TLS of calls: a certificate must be for the host, and from an authority of this machine or of a file.
+/// The TLS of calls: a certificate must be for the host, and from a CA of this machine or of a file.
 fn tls_config(authorities: Option<&Path>) -> Result<ClientConfig, String> {
     let mut roots = match authorities {
         Some(path) => Arc::unwrap_or_clone(read_authorities(path)?.0),

@@ -1,6 +1,6 @@
 //! Resolves the names of hosts.
 //!
-//! The lookup of the C library can't be cancelled: it keeps a thread for up to half a minute after its caller has given
+//! The lookup of the C library can't be cancelled: it keeps a thread for up to half a minute after the call has given
 //! up. So the number of lookups is bounded, and a lookup keeps its place until it has ended.
 
 use std::{fmt, io, net::IpAddr, sync::Arc};
@@ -8,7 +8,7 @@ use std::{fmt, io, net::IpAddr, sync::Arc};
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-/// Lookups at once, with those whose callers have given up. Each has a thread.
+/// Lookups at once, with those whose calls have given up. Each has a thread.
 pub(super) const LOOKUPS_MAX: usize = 4;
 
 /// Finds the addresses of a host.
@@ -51,11 +51,11 @@ impl BoundedResolver {
         Self { resolver, places: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
     }
 
-    /// The addresses of a host. Has no timeout: the caller bounds the time.
+    /// The addresses of a host. Has no timeout: the call bounds the time.
     pub(super) async fn addresses(&self, host: &str) -> io::Result<Vec<IpAddr>> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
         let lookup = self.resolver.resolve(host.to_owned());
-        // If the caller gives up, the lookup goes on in this task, and has its place until it ends.
+        // If the call gives up, the lookup goes on in this task, and has its place until it ends.
         let lookup = tokio::spawn(async move {
             let found = lookup.await;
             drop(place);

@@ -43,7 +43,7 @@ const LONG: Duration = Duration::from_secs(30);
 /// A timeout that a test waits for. A handshake takes some milliseconds, and more on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
 /// What a call with the short timeout takes at most: less than [`LONG`].
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// A certificate authority.
 struct Authority {
@@ -632,7 +632,7 @@ async fn a_call_ends_at_its_deadline_whatever_the_server_does() {
         let error = got.unwrap_err();
         assert!(matches!(error, OutgoingError::Timeout(CallStage::Response)), "{play:?}: {error}");
         assert_eq!(error.word(), "unreachable");
-        assert!(started.elapsed() >= SHORT && started.elapsed() < SOON, "{play:?}");
+        assert!(started.elapsed() >= SHORT && started.elapsed() < TIMEOUT_MAX, "{play:?}");
     });
     futures::future::join_all(calls).await;
     // The handshake has the same deadline: here nothing ever answers.
