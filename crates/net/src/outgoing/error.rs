@@ -88,8 +88,13 @@ impl OutgoingError {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Off | Self::Forbidden { .. } => "refused",
-            Self::Unresolved { .. } | Self::Unconnected(_) | Self::Tls(_) | Self::Timeout(_) => "unreachable",
+            Self::Off => "refused",
+            // Otherwise a client would learn which names of the network exist.
+            Self::Forbidden { .. }
+            | Self::Unresolved { .. }
+            | Self::Unconnected(_)
+            | Self::Tls(_)
+            | Self::Timeout(_) => "unreachable",
             Self::Request(_)
             | Self::Http(_)
             | Self::Redirect(_)

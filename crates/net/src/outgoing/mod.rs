@@ -9,6 +9,7 @@
 //! | the addresses that each policy allows | [`address`] |
 //! | the URLs that are called, and the hosts of a provider | [`endpoint`] |
 //! | the lookup of a name | [`resolve`] |
+//! | how many calls and lookups are made at once | `places` |
 //! | why a call failed, and what a client learns of it | [`error`] |
 //!
 //! A call resolves the name once, drops the addresses that the policy does not allow, and connects to those that are left.
@@ -25,6 +26,7 @@
 pub mod address;
 pub mod endpoint;
 pub mod error;
+mod places;
 pub mod resolve;
 #[cfg(test)]
 mod tests;
@@ -57,10 +59,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore, client::Resumption};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use zeroize::Zeroizing;
 
@@ -68,6 +67,7 @@ use self::{
     address::{OutgoingPolicy, is_allowed},
     endpoint::Endpoint,
     error::{CallStage, OutgoingError},
+    places::Places,
     resolve::{BoundedResolver, SystemResolver},
 };
 use crate::{
@@ -79,12 +79,16 @@ use crate::{
 pub const BODY_BYTES_MAX: usize = 256 << 10;
 /// How long a call may take, with the wait for a place.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Fetches at once. The others wait.
+/// Fetches at once, and those of one host. The others wait.
 const FETCHES_MAX: usize = 4;
-/// Posted forms at once. They have places of their own: a provider that hangs in fetches delays no login.
+const FETCHES_OF_HOST_MAX: usize = 2;
+/// Posted forms at once, and those of one host. They have places of their own: fetches delay no login.
 const POSTS_MAX: usize = 16;
-/// Most addresses of a host that are tried, or shown in an error.
-const ADDRESSES_MAX: usize = 8;
+const POSTS_OF_HOST_MAX: usize = 8;
+/// Most addresses of IPv4, and of IPv6, that are tried. Entra has eight of each, and where IPv6 does not work it hangs.
+const ADDRESSES_MAX: usize = 4;
+/// The media types of documents and key sets.
+const ACCEPTED: &str = "application/json, application/jwk-set+json, */*;q=0.1";
 /// Most headers of a response, and their bytes: those of providers have some 30, with cookies and policies.
 const HEADERS_MAX: usize = 100;
 const HEADER_BYTES_MAX: usize = 32 << 10;
@@ -137,8 +141,8 @@ pub struct OutgoingClient {
     policy: OutgoingPolicy,
     resolver: BoundedResolver,
     tls: TlsConnector,
-    fetches: Semaphore,
-    posts: Semaphore,
+    fetches: Places,
+    posts: Places,
     timeout: Duration,
     /// Whether 127.0.0.1 is allowed, too.
     #[cfg(any(test, feature = "testing"))]
@@ -163,8 +167,8 @@ impl OutgoingClient {
             policy,
             resolver: BoundedResolver::new(Arc::new(SystemResolver)),
             tls: TlsConnector::from(Arc::new(tls_config(authorities)?)),
-            fetches: Semaphore::new(FETCHES_MAX),
-            posts: Semaphore::new(POSTS_MAX),
+            fetches: Places::new(FETCHES_MAX, FETCHES_OF_HOST_MAX),
+            posts: Places::new(POSTS_MAX, POSTS_OF_HOST_MAX),
             timeout: CALL_TIMEOUT,
             #[cfg(any(test, feature = "testing"))]
             has_loopback: false,
@@ -230,7 +234,7 @@ impl OutgoingClient {
     /// Makes a request, and reads the response.
     async fn call(
         &self,
-        places: &Semaphore,
+        places: &Places,
         endpoint: &Endpoint,
         request: Request<Full<Bytes>>,
         bytes_max: usize,
@@ -239,8 +243,7 @@ impl OutgoingClient {
             return Err(OutgoingError::Off);
         }
         let deadline = Instant::now() + self.timeout;
-        let place = within(deadline, CallStage::Place, places.acquire()).await?;
-        let _place = place.expect("the semaphore is never closed");
+        let _place = within(deadline, CallStage::Place, places.take(endpoint.host())).await?;
         let addresses = within(deadline, CallStage::Resolve, self.addresses(endpoint)).await??;
         let stream = connect(&addresses, endpoint.port(), deadline).await?;
         let handshake = self.tls.connect(endpoint.server_name(), stream);
@@ -260,10 +263,10 @@ impl OutgoingClient {
         let (mut allowed, mut refused): (Vec<_>, Vec<_>) =
             resolved.into_iter().partition(|address| self.allows(*address));
         if allowed.is_empty() {
-            refused.truncate(ADDRESSES_MAX);
+            refused.truncate(2 * ADDRESSES_MAX);
             return Err(OutgoingError::Forbidden { host: host.to_owned(), refused });
         }
-        allowed.truncate(ADDRESSES_MAX);
+        keep_some_of_each_family(&mut allowed);
         Ok(allowed)
     }
 
@@ -274,6 +277,16 @@ impl OutgoingClient {
         }
         is_allowed(self.policy, address)
     }
+}
+
+/// Keeps the first addresses of IPv4 and of IPv6, in their order.
+fn keep_some_of_each_family(addresses: &mut Vec<IpAddr>) {
+    let (mut v4, mut v6) = (0, 0);
+    addresses.retain(|address| {
+        let of_family = if address.is_ipv4() { &mut v4 } else { &mut v6 };
+        *of_family += 1;
+        *of_family <= ADDRESSES_MAX
+    });
 }
 
 /// Does a step until the deadline. After the deadline it does not begin: a place may become free at that moment.
@@ -330,7 +343,8 @@ fn request(method: Method, endpoint: &Endpoint, body: Bytes) -> Result<Request<F
         .method(method)
         .uri(endpoint.path().clone())
         .header(HOST, endpoint.authority())
-        .header(ACCEPT, "application/json")
+        // Kubernetes serves key sets as the second type only, and others only what fits a wildcard.
+        .header(ACCEPT, ACCEPTED)
         .header(ACCEPT_ENCODING, "identity")
         .header(CONNECTION, "close")
         // Without the version, which tells a provider what a node is open to.

@@ -6,10 +6,12 @@
 use std::{fmt, io, net::IpAddr, sync::Arc};
 
 use futures::future::BoxFuture;
-use tokio::sync::Semaphore;
 
-/// Lookups at once, with those whose calls have given up. Each has a thread.
-pub(super) const LOOKUPS_MAX: usize = 4;
+use super::places::Places;
+
+/// Lookups at once, with those whose calls have given up, and those of one host. Each has a thread.
+const LOOKUPS_MAX: usize = 16;
+pub(super) const LOOKUPS_OF_HOST_MAX: usize = 2;
 
 /// Finds the addresses of a host.
 pub trait Resolve: fmt::Debug + Send + Sync {
@@ -43,17 +45,17 @@ impl Resolve for SystemResolver {
 #[derive(Debug)]
 pub(super) struct BoundedResolver {
     resolver: Arc<dyn Resolve>,
-    places: Arc<Semaphore>,
+    places: Places,
 }
 
 impl BoundedResolver {
     pub(super) fn new(resolver: Arc<dyn Resolve>) -> Self {
-        Self { resolver, places: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+        Self { resolver, places: Places::new(LOOKUPS_MAX, LOOKUPS_OF_HOST_MAX) }
     }
 
     /// The addresses of a host. Has no timeout: the call bounds the time.
     pub(super) async fn addresses(&self, host: &str) -> io::Result<Vec<IpAddr>> {
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
+        let place = self.places.take(host).await;
         let lookup = self.resolver.resolve(host.to_owned());
         // If the call gives up, the lookup goes on in this task, and has its place until it ends.
         let lookup = tokio::spawn(async move {

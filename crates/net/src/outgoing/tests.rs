@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use futures::FutureExt as _;
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
@@ -21,6 +22,7 @@ use rustls::{ServerConfig, pki_types::PrivateKeyDer};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket},
+    sync::Semaphore,
     time::sleep,
 };
 use tokio_rustls::TlsAcceptor;
@@ -28,7 +30,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::outgoing::{
     endpoint::AllowedHosts,
-    resolve::{LOOKUPS_MAX, Resolve},
+    resolve::{LOOKUPS_OF_HOST_MAX, Resolve},
 };
 
 const HOST: &str = "idp.test";
@@ -286,7 +288,7 @@ async fn a_document_is_fetched() {
     assert_eq!(got.unwrap(), "{\"keys\":[]}");
     let [request] = server.requests().try_into().unwrap();
     let expected = format!(
-        "GET /jwks HTTP/1.1\r\nhost: {HOST}:{}\r\naccept: application/json\r\naccept-encoding: identity\r\n\
+        "GET /jwks HTTP/1.1\r\nhost: {HOST}:{}\r\naccept: {ACCEPTED}\r\naccept-encoding: identity\r\n\
          connection: close\r\nuser-agent: concord\r\n\r\n",
         server.port
     );
@@ -382,7 +384,7 @@ async fn only_the_address_that_was_checked_is_connected() {
     let client = authority.client(OutgoingPolicy::Any, &dns, LONG);
     let error = client.get(&endpoint, 1000).await.unwrap_err();
     assert!(matches!(error, OutgoingError::Forbidden { .. }), "{error}");
-    assert_eq!((error.word(), dns.asked(), allowed.connections()), ("refused", 1, 0));
+    assert_eq!((error.word(), dns.asked(), allowed.connections()), ("unreachable", 1, 0));
     // Allowed in the first answer: a second one that differs is never asked for.
     let dns = PlayedDns::new([one(ALLOWED), one(FORBIDDEN)]);
     let client = authority.client(OutgoingPolicy::Any, &dns, LONG);
@@ -650,26 +652,26 @@ async fn a_lookup_that_hangs_keeps_its_place_and_delays_no_call_past_its_deadlin
     let dns = Arc::new(PlayedDns { answers: Mutex::default(), asked: AtomicUsize::new(0), hangs: true });
     let client = authority.client(OutgoingPolicy::Public, &dns, SHORT / 10);
     let server = Server::start(ALLOWED, 0, authority.acceptor(HOST), Play::Send(ok(b"{}"))).await;
-    for _ in 0..LOOKUPS_MAX + 2 {
+    for _ in 0..LOOKUPS_OF_HOST_MAX + 2 {
         let error = client.get(&server.endpoint("/"), 1000).await.unwrap_err();
         assert!(matches!(error, OutgoingError::Timeout(CallStage::Resolve)), "{error}");
     }
     // The calls are over, their lookups are not.
-    assert_eq!((dns.asked(), server.connections()), (LOOKUPS_MAX, 0));
+    assert_eq!((dns.asked(), server.connections()), (LOOKUPS_OF_HOST_MAX, 0));
 }
 
 #[tokio::test]
-async fn four_fetches_are_made_at_once_and_the_others_wait() {
+async fn two_fetches_of_a_host_are_made_at_once_and_the_others_wait() {
     let (authority, dns) = (Authority::new(), PlayedDns::of(&[ALLOWED]));
     let server = Server::start(ALLOWED, 0, authority.acceptor(HOST), Play::Hang(ok(b"{}"))).await;
     let quick = Server::start(ALLOWED, 0, authority.acceptor(HOST), Play::Send(ok(b"{}"))).await;
     let client = authority.client(OutgoingPolicy::Public, &dns, LONG);
     let (endpoint, token) = (server.endpoint("/"), quick.endpoint("/token"));
-    let calls = FETCHES_MAX + 3;
+    let calls = FETCHES_OF_HOST_MAX + 3;
     let mut fetched = futures::future::join_all((0..calls).map(|_| client.get(&endpoint, 1000)));
     // Posted forms have places of their own, so these are answered meanwhile.
     let meanwhile = async {
-        while server.requests().len() < FETCHES_MAX {
+        while server.requests().len() < FETCHES_OF_HOST_MAX {
             tokio::task::yield_now().await;
         }
         for _ in 0..3 {
@@ -680,10 +682,20 @@ async fn four_fetches_are_made_at_once_and_the_others_wait() {
         _ = &mut fetched => panic!("the server hangs"),
         () = meanwhile => {}
     }
-    assert_eq!((server.connections(), quick.connections(), dns.asked()), (FETCHES_MAX, 3, FETCHES_MAX + 3));
+    let fetched_now = FETCHES_OF_HOST_MAX;
+    assert_eq!((server.connections(), quick.connections(), dns.asked()), (fetched_now, 3, fetched_now + 3));
     server.go_on.add_permits(calls);
     assert!(fetched.await.iter().all(Result::is_ok));
     assert_eq!(server.connections(), calls);
+}
+
+#[test]
+fn addresses_of_one_family_leave_no_other_out() {
+    let v6 = |last: u16| IpAddr::from([0x2603, 0, 0, 0, 0, 0, 0, last]);
+    let v4 = |last: u8| IpAddr::from([20, 190, 0, last]);
+    let mut addresses: Vec<IpAddr> = (1..=8).map(v6).chain((1..=8).map(v4)).collect();
+    keep_some_of_each_family(&mut addresses);
+    assert_eq!(addresses, (1..=4).map(v6).chain((1..=4).map(v4)).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -691,12 +703,15 @@ async fn the_wait_for_a_place_is_within_the_deadline() {
     let (authority, dns) = (Authority::new(), PlayedDns::of(&[ALLOWED]));
     let server = Server::start(ALLOWED, 0, authority.acceptor(HOST), Play::Send(ok(b"{}"))).await;
     let client = authority.client(OutgoingPolicy::Public, &dns, SHORT / 10);
-    let taken = client.fetches.acquire_many(u32::try_from(FETCHES_MAX).unwrap()).await.unwrap();
+    let mut taken = Vec::new();
+    for _ in 0..FETCHES_OF_HOST_MAX {
+        taken.push(client.fetches.take(HOST).await);
+    }
     let error = client.get(&server.endpoint("/"), 1000).await.unwrap_err();
     assert!(matches!(error, OutgoingError::Timeout(CallStage::Place)), "{error}");
     assert_eq!((error.word(), dns.asked(), server.connections()), ("unreachable", 0, 0));
     drop(taken);
-    assert_eq!(client.fetches.available_permits(), FETCHES_MAX);
+    client.fetches.take(HOST).now_or_never().expect("the places are free again");
     // A step that could begin after the deadline does not.
     let ended = within(Instant::now(), CallStage::Resolve, std::future::ready(())).await;
     assert!(matches!(ended, Err(OutgoingError::Timeout(CallStage::Resolve))));
@@ -718,5 +733,5 @@ async fn the_resolver_of_this_machine_finds_loopback_which_is_refused() {
     let endpoint = Endpoint::parse(url, &AllowedHosts::new(url, []).unwrap()).unwrap();
     let client = OutgoingClient::new(OutgoingPolicy::Any, None).unwrap();
     let error = client.get(&endpoint, 1000).await.unwrap_err();
-    assert_eq!(error.word(), "refused", "{error}");
+    assert!(matches!(error, OutgoingError::Forbidden { .. }), "{error}");
 }
