@@ -208,8 +208,14 @@ impl Consensus {
                     own.index
                 )));
             }
-            Some((own, _)) => self.inner.contradicted.agrees(own.index),
-            None => {}
+            // What an earlier leader has sent says nothing of the log of the one that contradicts.
+            Some((own, _)) if self.inner.contradicted.get().is_some() => {
+                let later = self.later_vote(vote).await;
+                if later.map_err(|error| AppendRefusal::Failed(error.to_string()))?.is_none() {
+                    self.inner.contradicted.agrees(own.index);
+                }
+            }
+            Some(_) | None => {}
         }
         self.inner.last_heard.note(leader);
         Ok(())
@@ -244,9 +250,6 @@ impl Consensus {
         let contradiction =
             metadata.last_log_id.and_then(|last| applied.contradicted_by(last, &metadata.terms));
         if let Some(own) = contradiction {
-            if self.later_vote(vote).await.map_err(failed)?.is_some() {
-                return Err(ReceiveError::Failed("this member has voted in a later term".into()));
-            }
             self.inner.contradicted.note(from, own);
             return Err(ReceiveError::Failed(format!(
                 "entry {} is committed here, and the snapshot is of a history with another one",
