@@ -64,6 +64,6 @@ mod tests {
         let held = waiting.now_or_never().expect("one is free again");
         drop((held, take("b").unwrap(), take("c").unwrap()));
         drop(take("d"));
-        assert_eq!(places.hosts.lock().unwrap().len(), 1, "hosts without a place are forgotten");
+        assert_eq!(places.hosts.lock().unwrap().len(), 1, "a host without a place is dropped");
     }
 }
