@@ -38,7 +38,7 @@ use crate::{
     claims::{ClaimName, KeptClaims, Star, ValuePattern},
     fields::{Members, Problems, finish},
     judgement::Reason,
-    keys::{Algorithm, KeySet},
+    keys::{Algorithm, KeySet, has_private_key},
     url::{self, HttpsUrl, is_loopback},
 };
 
@@ -362,6 +362,10 @@ fn key_source(value: &Value, problems: &mut Problems) -> Option<KeySource> {
         Value::Object(members) if members.contains_key("jwks") => {
             problems.object(value, &["jwks"])?;
             problems.required(members, "jwks", |value, problems| {
+                // The document is stored as it is written, and stays in the history.
+                if has_private_key(value) {
+                    return problems.none("a key is private or symmetric; expected public keys only");
+                }
                 match KeySet::parse(value.to_string().as_bytes()) {
                     Ok(keys) if keys.is_empty() => {
                         problems.none("expected at least one key that verifies tokens")

@@ -8,7 +8,7 @@ use concord_identity::{
 use concord_model::error::{LocSegment, Violation};
 use serde_json::{Value, json};
 
-use super::forge::jwk;
+use super::forge::{jwk, jwk_with};
 
 fn machines() -> Value {
     json!({ "issuer": "https://ci.example.com", "audiences": ["concord"], "require": { "owner": ["7"] } })
@@ -108,6 +108,18 @@ fn each_wrong_member_has_its_problem() {
         (machines(), "keys", json!({ "url": "https://ci.example.com/keys", "x": 1 }), "keys.x"),
         (machines(), "keys", json!({ "jwks": { "keys": [] } }), "keys.jwks"),
         (machines(), "keys", json!({ "jwks": [] }), "keys.jwks"),
+        (
+            machines(),
+            "keys",
+            json!({ "jwks": { "keys": [jwk("ec"), jwk_with("rsa", json!({ "d": "AAAA" }))] } }),
+            "keys.jwks",
+        ),
+        (
+            machines(),
+            "keys",
+            json!({ "jwks": { "keys": [jwk("ec"), { "kty": "oct", "k": "AAAA" }] } }),
+            "keys.jwks",
+        ),
         (
             machines(),
             "keys",

@@ -147,6 +147,20 @@ fn keys() -> Vec<Case> {
         ("no `kid` and two keys", UnknownKey, without_kid.clone().keys(&["rsa", "other"].map(jwk))),
         ("no `kid` and only keys of other kinds", UnknownKey, without_kid.keys(&["ec", "ed"].map(jwk))),
         ("a `kid`, and a key without", UnknownKey, rsa_with(json!({ "kid": null }))),
+        (
+            "no `kid`, and two keys for the algorithm",
+            UnknownKey,
+            good().header("kid", json!(null)).keys(&[
+                jwk_with("rsa", json!({ "alg": "RS256" })),
+                jwk("other"),
+                jwk_with("rsa", json!({ "alg": "PS256" })),
+            ]),
+        ),
+        (
+            "a `kid` that is for other algorithms only",
+            UnknownKey,
+            good().signed("RS256", "rsa", Signer::Rs256).keys(&[jwk_with("rsa", json!({ "alg": "PS256" }))]),
+        ),
         ("no keys", UnknownKey, good().keys(&[])),
         ("ES256 with the RSA key", UnknownKey, good().signed("ES256", "rsa", Signer::Rs256)),
         ("RS256 with the key of ES256", UnknownKey, good().signed("RS256", "ec", Signer::Es256)),

@@ -58,6 +58,14 @@ fn what_a_check_allows_is_accepted() {
         good().claim("_claim_names", json!({ "other": "src1" })),
         good().claim("_claim_names", json!({ "groups": "src1" })).claim("groups", json!([])),
         good().claim("hasgroups", json!(true)).claim("groups", json!(["x"])),
+        // The order of keys, a copy of one, and one id for several algorithms don't matter.
+        good().keys(&[jwk("rsa"), jwk("ec"), jwk("rsa")]),
+        good().keys(&["PS256", "RS256"].map(|name| jwk_with("rsa", json!({ "alg": name })))),
+        good()
+            .header("kid", Value::Null)
+            .keys(&["PS256", "RS256"].map(|name| jwk_with("rsa", json!({ "alg": name })))),
+        good().signed("Ed25519", "ed", Signer::EdDsa).keys(&[jwk_with("ed", json!({ "alg": "EdDSA" }))]),
+        good().signed("EdDSA", "ed", Signer::EdDsa).keys(&[jwk_with("ed", json!({ "alg": "Ed25519" }))]),
         person().claim("azp", json!("concord")),
         person().claim("aud", json!(["concord", "other"])).claim("azp", json!("concord")),
     ] {
