@@ -61,7 +61,7 @@ const EMAIL: &str = "email";
 /// Claims that say nothing about whose a token is: they are checked in any case, or differ in each token.
 const NOT_OWNERS: [&str; 7] = ["iss", "aud", "exp", "iat", "nbf", "jti", "nonce"];
 /// Claims that name the tenant of an identity service: Entra's, and Google's.
-const TENANT: [&str; 2] = ["tid", "hd"];
+pub(crate) const TENANT: [&str; 2] = ["tid", "hd"];
 
 /// Where the keys of a provider come from.
 #[derive(Debug, Clone, PartialEq, Eq)]

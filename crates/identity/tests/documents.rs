@@ -281,6 +281,62 @@ fn providers_that_can_t_stand_side_by_side_conflict() {
     assert!(found(&slash, &[("corp", &corp)]).is_empty(), "issuers are compared as text");
     let second = provider(&with(persons(), "issuer", json!("https://login.example.org")));
     assert_eq!(found(&second, &[("corp", &corp), ("ci", &ci)]), ["persons.domains"]);
+    let client = json!({
+        "issuer": "https://login.example.com", "audiences": ["client-2"], "single_tenant": true,
+        "persons": { "label": "preferred_username" },
+    });
+    let client = provider(&client);
+    assert_eq!(found(&client, &[("corp", &corp)]), ["persons"], "a human has another `sub` for each client");
+    assert_eq!(found(&corp, &[("client", &client)]), ["persons"]);
+}
+
+#[test]
+fn the_issuers_of_a_tenant_are_as_one() {
+    let (tenant, other) = ("9122040d-6c67-4c5b-b112-36a304b66dad", "00000000-6c67-4c5b-b112-36a304b66dad");
+    let first = |tenant: &str| format!("https://sts.windows.net/{tenant}/");
+    let second = |tenant: &str| format!("https://login.microsoftonline.com/{tenant}/v2.0");
+    let of = |issuer: String, require: Value| {
+        provider(
+            &json!({ "issuer": issuer, "audiences": ["api"], "single_tenant": true, "require": require }),
+        )
+    };
+    let persons_of = |issuer: String, require: Value| {
+        provider(&json!({
+            "issuer": issuer, "audiences": ["client"], "require": require,
+            "persons": { "label": "upn", "domains": [issuer.split('/').nth(2).unwrap()] },
+        }))
+    };
+    let corp = persons_of(second(tenant), json!({}));
+    for (issuer, require, wanted) in [
+        (first(tenant), json!({}), vec!["persons"]),
+        (first(tenant), json!({ "roles": ["x"] }), vec!["persons"]),
+        (first(tenant), json!({ "tid": [tenant] }), vec!["persons"]),
+        ("https://sts.example.com".to_owned(), json!({ "tid": [other, tenant] }), vec!["persons"]),
+        (first(tenant), json!({ "idtyp": ["app", "user"] }), vec!["persons"]),
+        (first(tenant), json!({ "idtyp": ["app"] }), vec![]),
+        (first(other), json!({ "tid": [other] }), vec![]),
+        (second(tenant), json!({ "idtyp": ["app"] }), vec!["persons"]),
+    ] {
+        let azure = of(issuer.clone(), require.clone());
+        let found = |own: &Provider, other: &Provider| -> Vec<String> {
+            conflicts("own", own, [("other", other)]).iter().map(place).collect()
+        };
+        assert_eq!(found(&azure, &corp), wanted, "{issuer} {require}");
+        assert_eq!(found(&corp, &azure), wanted, "{issuer} {require}");
+    }
+    let twice = persons_of(first(tenant), json!({ "tid": [tenant] }));
+    assert_eq!(
+        conflicts("own", &corp, [("twice", &twice)]).iter().map(place).collect::<Vec<_>>(),
+        ["persons"]
+    );
+    let (hd, shop) = (json!({ "hd": ["example.com"] }), json!({ "hd": ["example.org"] }));
+    let google = persons_of("https://accounts.example.com".to_owned(), hd.clone());
+    assert!(
+        !conflicts("own", &of("https://api.example.com".to_owned(), hd), [("google", &google)]).is_empty()
+    );
+    assert!(
+        conflicts("own", &of("https://api.example.com".to_owned(), shop), [("google", &google)]).is_empty()
+    );
 }
 
 #[test]
