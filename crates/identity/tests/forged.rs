@@ -398,7 +398,25 @@ fn labels() -> Vec<Case> {
             .provider("persons", json!({ "label": "upn", "domains": ["example.com"] }))
             .claim("upn", json!(value))
     };
+    let tenant = |value| {
+        let persons = json!({ "label": "email", "domains": ["example.com"], "verified_by": "tenant" });
+        person().provider("persons", persons).claim("xms_edov", value)
+    };
+    let without_domains =
+        |text: &str| person().provider("persons", json!({ "label": "name" })).claim("name", json!(text));
     vec![
+        ("an address of a guest's tenant", EmailNotVerified, tenant(json!(null)).without("xms_edov")),
+        ("an address that Entra has not verified", EmailNotVerified, tenant(json!(false))),
+        ("an address that Entra has verified with 0", EmailNotVerified, tenant(json!("0"))),
+        ("an address that Entra has verified with 2", EmailNotVerified, tenant(json!(2))),
+        (
+            "an address of a guest who has a claim of Google",
+            EmailNotVerified,
+            tenant(json!(false)).claim("hd", json!("example.com")),
+        ),
+        ("an address as a name, without domains", Domain, without_domains("ceo@example.com")),
+        ("a name that ends with `@`, without domains", Domain, without_domains("ceo@")),
+        ("a name that begins with `@`, without domains", LabelInvalid, without_domains("@example.com")),
         ("an address that is not verified", EmailNotVerified, verified(json!(false))),
         ("verified as a string", EmailNotVerified, verified(json!("true"))),
         ("verified as a number", EmailNotVerified, verified(json!(1))),

@@ -82,6 +82,14 @@ fn the_label_of_a_person_is_in_lower_case_and_its_domain_is_one_of_the_provider_
     let upn = person().provider("persons", json!({ "label": "upn", "domains": ["example.com"] }));
     let upn = upn.claim("upn", json!("ANN@example.com")).without("email_verified");
     assert_eq!(accepted(&upn).label.as_deref(), Some("ann@example.com"));
+    for verified in [json!(true), json!(1), json!("1")] {
+        let tenant = json!({ "label": "email", "domains": ["example.com"], "verified_by": "tenant" });
+        let tenant =
+            person().provider("persons", tenant).without("email_verified").claim("xms_edov", verified);
+        assert_eq!(accepted(&tenant).label.as_deref(), Some("ann@example.com"));
+        let google = tenant.provider("require", json!({ "hd": ["example.com"] })).without("xms_edov");
+        accepted(&google.without("tid").claim("hd", json!("example.com")));
+    }
     let longest = person().claim("email", json!(format!("{}@example.com", "x".repeat(116))));
     assert_eq!(accepted(&longest).label.map(|label| label.len()), Some(128));
 }
@@ -179,6 +187,7 @@ fn a_token_of_entra_is_accepted_in_the_name_of_its_tenant() {
         "sub": "AAAAAAAAAAAAAAAAAAAAAIkzqFVrSaSaFHy782bbtaQ", "aud": "6cb04018-a3f5-46a7-b995-940c78f5aef3",
         "exp": NOW_S + 3900, "iat": NOW_S, "nbf": NOW_S, "name": "Abe Lincoln", "email": "AbeLi@example.com",
         "preferred_username": "AbeLi@example.com", "oid": "00000000-0000-0000-66f3-3332eca7ea81", "tid": tenant,
+        "xms_edov": true,
         "nonce": "123523", "aio": "Df2UVXL1ix!lMCWMSOJBcFatzcGfvFGhjKv8q5g0x732dR5MB5BisvGQO7YWByjd8iQDLq", "rh": "0.A",
         "groups": ["3f4a", "concord-platform"],
     });
