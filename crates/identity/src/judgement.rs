@@ -15,7 +15,10 @@
 //!
 //! **Invariant:** the result is that of the list: a token is accepted only if each check of the list holds.
 
-use concord_model::limits::{CLAIMS_BYTES_MAX, TOKEN_AHEAD_S_MAX, TOKEN_AUDIENCES_MAX};
+use concord_model::limits::{
+    CLAIMS_BYTES_MAX, MACHINE_SUBJECT_BYTES_MAX, PERSON_SUBJECT_BYTES_MAX, TOKEN_AHEAD_S_MAX,
+    TOKEN_AUDIENCES_MAX,
+};
 use concord_model::unseen::is_unseen;
 use serde_json::{Map, Value};
 
@@ -29,8 +32,6 @@ use crate::{
 
 /// The last second of the year 9999: later times have no text.
 const LAST_S: u64 = 253_402_300_799;
-/// Bytes of a subject.
-const SUBJECT_BYTES_MAX: usize = 255;
 
 /// Why a token is rejected. The texts are part of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -223,7 +224,7 @@ pub fn judge(
     checks.signature(token, provider, keys);
     checks.issuer(provider);
     checks.audience(provider);
-    let subject = checks.subject();
+    let subject = checks.subject(provider);
     let times = checks.times(provider, now_s);
     checks.requirements(provider);
     if let Some(nonce) = nonce {
@@ -310,7 +311,8 @@ impl<'t> Checks<'t> {
     }
 
     /// The audience, and who the token was issued to: for a person always our client, if the token names anybody. A
-    /// machine may get its token through another client, unless the token has several audiences.
+    /// machine may get its token through another client. If the token has several audiences, the provider says which
+    /// client by `require`: Keycloak gives service accounts several audiences, and `azp` is never one of them.
     fn audience(&mut self, provider: &Provider) {
         let audiences: Vec<Option<&str>> = match self.payload.get("aud") {
             Some(Value::Array(items)) if items.len() <= TOKEN_AUDIENCES_MAX => {
@@ -327,17 +329,20 @@ impl<'t> Checks<'t> {
         self.claim("aud", Reason::Audience, &wanted, named.iter().any(is_own));
 
         let party = self.payload.get("azp");
-        let is_needed = named.len() > 1 || (provider.persons.is_some() && party.is_some());
+        let is_person = provider.persons.is_some();
+        let is_required = provider.require.keys().any(|name| name.as_str() == "azp");
+        let is_needed = (named.len() > 1 && (is_person || !is_required)) || (is_person && party.is_some());
         let holds = !is_needed || party.and_then(Value::as_str).is_some_and(|party| is_own(&party));
         let wanted = if is_needed { wanted } else { "not needed".to_owned() };
         self.claim("azp", Reason::AuthorizedParty, wanted, holds);
     }
 
-    fn subject(&mut self) -> Option<String> {
-        let is_subject =
-            |text: &&str| (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && !text.contains(is_unseen);
+    fn subject(&mut self, provider: &Provider) -> Option<String> {
+        let is_person = provider.persons.is_some();
+        let bytes_max = if is_person { PERSON_SUBJECT_BYTES_MAX } else { MACHINE_SUBJECT_BYTES_MAX };
+        let is_subject = |text: &&str| (1..=bytes_max).contains(&text.len()) && !text.contains(is_unseen);
         let subject = self.text("sub").filter(is_subject);
-        let wanted = format!("1 to {SUBJECT_BYTES_MAX} bytes without unseen characters");
+        let wanted = format!("1 to {bytes_max} bytes without unseen characters");
         self.claim("sub", Reason::Subject, wanted, subject.is_some());
         subject.map(str::to_owned)
     }

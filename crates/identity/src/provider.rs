@@ -89,7 +89,8 @@ pub enum KeySource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Provider {
-    /// The `iss` of its tokens, compared byte for byte.
+    /// The `iss` of its tokens, compared byte for byte. Its host is a name if a node calls it: for discovery, or for a login.
+    /// Otherwise it may be an address, as that of a Kubernetes cluster.
     pub issuer: String,
     /// Who its tokens must be for. A provider of persons has one: the client id.
     pub audiences: BTreeSet<String>,
@@ -164,6 +165,7 @@ impl Provider {
             let members = problems.object(document, &MEMBERS)?;
             let provider = Self::read(members, problems);
             if let Some(provider) = &provider {
+                provider.check_issuer(problems);
                 provider.check_trust(problems);
                 provider.check_login(problems);
             }
@@ -208,6 +210,14 @@ impl Provider {
             persons,
             login,
         })
+    }
+
+    /// Whether its issuer can be called, if a node calls it.
+    fn check_issuer(&self, problems: &mut Problems) {
+        let is_called = self.keys == KeySource::Discovery || self.login.is_some();
+        if is_called && let Err(error) = HttpsUrl::parse(&self.issuer) {
+            problems.add_in("issuer", error.to_string());
+        }
     }
 
     /// Whether it says whom it trusts.
@@ -363,9 +373,9 @@ impl Login {
 
 fn issuer(value: &Value, problems: &mut Problems) -> Option<String> {
     let text = problems.text(value, ISSUER_BYTES_MAX)?;
-    match HttpsUrl::parse(text) {
-        Ok(url) if url.has_query => problems.none("expected a URL without a query"),
-        Ok(_) => Some(text.to_owned()),
+    match url::check_compared(text) {
+        Ok(()) if text.contains('?') => problems.none("expected a URL without a query"),
+        Ok(()) => Some(text.to_owned()),
         Err(error) => problems.none(error.to_string()),
     }
 }

@@ -133,6 +133,7 @@ fn each_wrong_member_has_its_problem() {
         (machines(), "require", json!(null), "require"),
         (machines(), "require", json!({}), "require"),
         (machines(), "require", json!({ "aud": ["concord"] }), "require.aud"),
+        (machines(), "require", json!({ "owner": ["x".repeat(1025)] }), "require.owner.0"),
         (machines(), "require", json!({ "owner": [] }), "require.owner"),
         (machines(), "require", json!({ "owner": "7" }), "require.owner"),
         (machines(), "require", json!({ "owner": [null] }), "require.owner.0"),
@@ -152,7 +153,7 @@ fn each_wrong_member_has_its_problem() {
         (machines(), "claims", json!({ "groups": ["*"] }), "claims.groups.0"),
         (machines(), "claims", json!({ "groups": ["a*b"] }), "claims.groups.0"),
         (machines(), "claims", json!({ "groups": ["a**"] }), "claims.groups.0"),
-        (machines(), "claims", json!({ "groups": ["x".repeat(256)] }), "claims.groups.0"),
+        (machines(), "claims", json!({ "groups": ["x".repeat(1025)] }), "claims.groups.0"),
         (machines(), "claims", json!({ "jti": true }), "claims.jti"),
         (machines(), "claims", json!({ "": true }), "claims."),
         (machines(), "acts_for", json!("user_email"), "acts_for"),
@@ -261,6 +262,23 @@ fn whoever_trusts_everybody_of_an_issuer_says_so() {
     provider(&with(named.clone(), "require", json!({ "tid": ["9f"] })));
     provider(&with(named.clone(), "single_tenant", json!(true)));
     provider(&with(named, "persons", json!({ "label": "upn", "domains": ["example.com"] })));
+}
+
+#[test]
+fn an_issuer_that_no_node_calls_may_be_an_address() {
+    let address = json!("https://10.0.0.5:6443");
+    let fixed = json!({ "jwks": { "keys": [jwk("rsa")] } });
+    for keys in [json!({ "url": "https://kubernetes.default.svc/openid/v1/jwks" }), fixed] {
+        let machines = with(machines(), "keys", keys.clone());
+        provider(&with(machines.clone(), "issuer", address.clone()));
+        for text in ["https://10.0.0.5/?x", "https://10.0.0.5/#x", "http://10.0.0.5", "10.0.0.5"] {
+            assert_eq!(places(&with(machines.clone(), "issuer", json!(text))), ["issuer"], "{text}");
+        }
+        let persons = with(with(persons(), "keys", keys), "issuer", address.clone());
+        assert_eq!(places(&persons), ["issuer"], "a node redeems codes there");
+        provider(&with(persons, "login", json!(null)));
+    }
+    assert_eq!(places(&with(machines(), "issuer", address)), ["issuer"], "a node calls it for discovery");
 }
 
 #[test]

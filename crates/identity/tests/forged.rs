@@ -275,6 +275,19 @@ fn parties() -> Vec<Case> {
             AuthorizedParty,
             audience(json!(["concord", "other"])).claim("azp", json!(["concord"])),
         ),
+        (
+            "several audiences, and a party that is not the required one",
+            AuthorizedParty,
+            audience(json!(["concord", "account"])).claim("azp", json!("ci")),
+        ),
+        (
+            "a person with several audiences, of another client that is required",
+            AuthorizedParty,
+            person()
+                .provider("require", json!({ "tid": ["9f"], "azp": ["ci"] }))
+                .claim("aud", json!(["concord", "account"]))
+                .claim("azp", json!("ci")),
+        ),
         ("a person of another client", AuthorizedParty, person().claim("azp", json!("other"))),
         ("a person of no client", AuthorizedParty, person().claim("azp", json!(null))),
         ("an empty subject", Subject, subject(json!(""))),
@@ -282,7 +295,8 @@ fn parties() -> Vec<Case> {
         ("a list of subjects", Subject, subject(json!(["ann"]))),
         ("a subject with a control character", Subject, subject(json!("ann\n"))),
         ("a subject with an unseen character", Subject, subject(json!("ann\u{202e}"))),
-        ("a subject of 256 bytes", Subject, subject(json!("x".repeat(256)))),
+        ("a subject of 1,025 bytes", Subject, subject(json!("x".repeat(1025)))),
+        ("a person's subject of 256 bytes", Subject, person().claim("sub", json!("x".repeat(256)))),
         ("no subject", Subject, good().without("sub")),
     ]
 }
@@ -376,6 +390,14 @@ fn claims() -> Vec<Case> {
             "a pointer through a list",
             Requirement,
             good().provider("require", json!({ "/a/0": ["x"] })).claim("a", json!(["x"])),
+        ),
+        (
+            "several audiences, and another party than the required one",
+            Requirement,
+            good()
+                .provider("require", json!({ "tid": ["9f"], "azp": ["ci"] }))
+                .claim("aud", json!(["concord", "account"]))
+                .claim("azp", json!("somebody-else")),
         ),
         ("another nonce", Nonce, good().nonce("n-1").claim("nonce", json!("n-2"))),
         ("no nonce", Nonce, good().nonce("n-1")),

@@ -46,12 +46,20 @@ fn what_a_check_allows_is_accepted() {
         good().claim("aud", json!(["concord-2"])),
         good().claim("aud", json!(["concord", "other"])).claim("azp", json!("concord-2")),
         good().claim("azp", json!("somebody else's client")),
+        good()
+            .provider("require", json!({ "tid": ["9f"], "azp": ["ci"] }))
+            .claim("aud", json!(["concord", "account"]))
+            .claim("azp", json!("ci")),
         good().claim("exp", json!(NOW_S + 1)),
         good().claim("exp", raw("253402300799")),
         good().claim("iat", json!(NOW_S + 60)).claim("nbf", json!(NOW_S + 60)),
         good().claim("iat", json!(NOW_S - 3600)).claim("nbf", json!(0)),
         good().claim("tid", json!("a0")),
-        good().claim("sub", json!("x".repeat(255))),
+        good().claim("sub", json!("x".repeat(1024))),
+        person().claim("sub", json!("x".repeat(255))),
+        good()
+            .provider("require", json!({ "sub": ["x".repeat(1024)] }))
+            .claim("sub", json!("x".repeat(1024))),
         good().claim("nonce", json!("of no login")),
         good().nonce("n").claim("nonce", json!("n")),
         good().payload_end(r#","deep":[[[[[[[]]]]]]]"#),
@@ -177,6 +185,21 @@ fn a_token_of_a_kubernetes_service_account_is_accepted() {
         found.claims.to_text(),
         r#"{"/kubernetes.io/namespace":"prod","/kubernetes.io/serviceaccount/uid":"a087d5a0-e1dd-43ec-93ac-f13d89cd13af"}"#
     );
+}
+
+#[test]
+fn a_token_of_a_cluster_whose_issuer_is_an_address_is_accepted_by_static_keys() {
+    let issuer = "https://10.0.0.5:6443";
+    let payload = json!({
+        "aud": [issuer], "exp": NOW_S + 3607, "iat": NOW_S, "iss": issuer,
+        "sub": "system:serviceaccount:prod:deployer",
+    });
+    let provider = json!({
+        "issuer": issuer, "audiences": [issuer], "single_tenant": true,
+        "keys": { "jwks": { "keys": [jwk("rsa")] } },
+    });
+    let found = accepted(&token(json!({ "alg": "RS256", "kid": "rsa" }), payload, provider));
+    assert_eq!(found.subject, "system:serviceaccount:prod:deployer");
 }
 
 #[test]
