@@ -1,6 +1,6 @@
 //! Forged tokens, each with the reason of its rejection.
 
-use concord_identity::{Reason, Token};
+use concord_identity::{Reason, Token, TokenSource};
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::json;
 
@@ -341,7 +341,7 @@ fn times() -> Vec<Case> {
 
 /// Claims that are not those which the provider or the login asks for.
 fn claims() -> Vec<Case> {
-    use Reason::{ClaimsTooLarge, GroupsMissing, Nonce, Requirement};
+    use Reason::{ClaimsTooLarge, CodeRequired, GroupsMissing, Nonce, Requirement};
     let nested = json!({ "/kubernetes.io/namespace": ["prod"] });
     let kubernetes = good().provider("require", nested);
     let large: Vec<String> = (0..100).map(|n| format!("concord-{n:060}")).collect();
@@ -399,6 +399,14 @@ fn claims() -> Vec<Case> {
                 .claim("aud", json!(["concord", "account"]))
                 .claim("azp", json!("somebody-else")),
         ),
+        ("a bare token of a person", CodeRequired, person().source(TokenSource::Client)),
+        (
+            "a bare token of a person, with a nonce",
+            CodeRequired,
+            person().claim("nonce", json!("n-1")).source(TokenSource::Client),
+        ),
+        ("an empty nonce", Nonce, person().nonce("").claim("nonce", json!(""))),
+        ("a person's token of another login", Nonce, person().nonce("n-1").claim("nonce", json!("n-2"))),
         ("another nonce", Nonce, good().nonce("n-1").claim("nonce", json!("n-2"))),
         ("no nonce", Nonce, good().nonce("n-1")),
         ("a number as nonce", Nonce, good().nonce("1").claim("nonce", json!(1))),

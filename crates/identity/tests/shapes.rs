@@ -74,6 +74,7 @@ fn what_a_check_allows_is_accepted() {
             .keys(&["PS256", "RS256"].map(|name| jwk_with("rsa", json!({ "alg": name })))),
         good().signed("Ed25519", "ed", Signer::EdDsa).keys(&[jwk_with("ed", json!({ "alg": "EdDSA" }))]),
         good().signed("EdDSA", "ed", Signer::EdDsa).keys(&[jwk_with("ed", json!({ "alg": "Ed25519" }))]),
+        person().nonce("n").claim("nonce", json!("n")),
         person().claim("azp", json!("concord")),
         person().claim("aud", json!(["concord", "other"])).claim("azp", json!("concord")),
     ] {
