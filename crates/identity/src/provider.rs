@@ -42,6 +42,7 @@ use crate::{
     fields::{Members, Problems, finish},
     judgement::Reason,
     keys::{Algorithm, KeySet, has_private_key},
+    roles::COMMON_CLAIMS,
     url::{self, HttpsUrl, is_loopback},
 };
 
@@ -63,6 +64,8 @@ const MEMBERS: [&str; 11] = [
 const EMAIL: &str = "email";
 /// Claims that say nothing about whose a token is: they are checked in any case, or differ in each token.
 const NOT_OWNERS: [&str; 7] = ["iss", "aud", "exp", "iat", "nbf", "jti", "nonce"];
+/// Claims that tokens of many owners have in common, besides [`COMMON_CLAIMS`]. They can be required, but not alone.
+const SHARED: [&str; 8] = ["acr", "amr", "auth_time", "azp", "environment", "idtyp", "typ", "ver"];
 /// What Entra says of an address: the tenant, or the home tenant of a guest, owns its domain. An optional claim of the
 /// app registration.
 const ENTRA_VERIFIED: &str = "xms_edov";
@@ -222,7 +225,8 @@ impl Provider {
 
     /// Whether it says whom it trusts.
     fn check_trust(&self, problems: &mut Problems) {
-        let names_owner = !self.require.is_empty() || self.single_tenant;
+        let is_shared = |name: &str| COMMON_CLAIMS.contains(&name) || SHARED.contains(&name);
+        let names_owner = self.single_tenant || self.require.keys().any(|name| !is_shared(name.as_str()));
         let Some(persons) = &self.persons else {
             if !names_owner {
                 let msg = "many issuers give a token to anybody: expected a claim that names the owner, such as \

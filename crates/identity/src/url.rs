@@ -37,7 +37,9 @@ pub enum UrlError {
     #[error("expected a host name, not an IP address")]
     Address,
     /// Its host is no name.
-    #[error("expected a host name: labels of letters, digits and `-` with dots between them")]
+    #[error(
+        "expected a host name: labels of letters, digits and `-` with dots between them; the last one begins with a letter"
+    )]
     Host,
     /// Its port is no number from 1 to 65535.
     #[error("expected a port from 1 to 65535")]
@@ -108,7 +110,8 @@ fn parse_port(text: &str) -> Result<u16, UrlError> {
 /// A host name in lower case.
 ///
 /// # Errors
-/// When it is an address, or no name. A name whose last label is a number is an address in one of its spellings.
+/// When it is an address, or no name. A name whose last label is a number is an address in one of its spellings. No other
+/// last label begins with a digit either, as no top-level domain does: the client of outgoing calls rejects such a host.
 pub fn host(text: &str) -> Result<String, UrlError> {
     let is_label = |label: &str| {
         let bytes = label.as_bytes();
@@ -124,7 +127,10 @@ pub fn host(text: &str) -> Result<String, UrlError> {
     let lower = text.to_ascii_lowercase();
     let last = lower.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
-    if is_number { Err(UrlError::Address) } else { Ok(lower) }
+    if is_number {
+        return Err(UrlError::Address);
+    }
+    if last.starts_with(|first: char| first.is_ascii_alphabetic()) { Ok(lower) } else { Err(UrlError::Host) }
 }
 
 /// Whether a URL leads to the machine on which it is opened: `http` on a loopback address or `localhost`.
@@ -188,6 +194,9 @@ mod tests {
             ("https://a.example./", UrlError::Host),
             ("https://-a.example/", UrlError::Host),
             ("https://a_b.example/", UrlError::Host),
+            ("https://a.1b/", UrlError::Host),
+            ("https://1b/", UrlError::Host),
+            ("https://127.0.0.1x/", UrlError::Host),
             ("https://%61.example/", UrlError::Host),
             ("https://a.example:/", UrlError::Port),
             ("https://a.example:0/", UrlError::Port),

@@ -133,6 +133,11 @@ fn each_wrong_member_has_its_problem() {
         (machines(), "require", json!(null), "require"),
         (machines(), "require", json!({}), "require"),
         (machines(), "require", json!({ "aud": ["concord"] }), "require.aud"),
+        (machines(), "require", json!({ "email_verified": [true] }), "require"),
+        (machines(), "require", json!({ "ref_protected": ["true"], "environment": ["prod"] }), "require"),
+        (machines(), "require", json!({ "azp": ["ci"], "typ": ["Bearer"] }), "require"),
+        (machines(), "require", json!({ "idtyp": ["app"], "ver": ["2.0"] }), "require"),
+        (machines(), "require", json!({ "acr": ["1"], "amr": ["mfa"], "auth_time": [1] }), "require"),
         (machines(), "require", json!({ "owner": ["x".repeat(1025)] }), "require.owner.0"),
         (machines(), "require", json!({ "owner": [] }), "require.owner"),
         (machines(), "require", json!({ "owner": "7" }), "require.owner"),
@@ -163,6 +168,12 @@ fn each_wrong_member_has_its_problem() {
         (persons(), "persons", json!({ "label": "email" }), "persons"),
         (persons(), "persons", json!({ "label": "email", "domains": [] }), "persons"),
         (persons(), "persons", json!({ "label": "upn" }), "persons"),
+        (
+            with(persons(), "require", json!({ "email_verified": [true] })),
+            "persons",
+            json!({ "label": "upn" }),
+            "persons",
+        ),
         (
             with(persons(), "require", json!({ "tid": ["9f"] })),
             "persons",
@@ -262,6 +273,7 @@ fn whoever_trusts_everybody_of_an_issuer_says_so() {
     provider(&with(named.clone(), "require", json!({ "tid": ["9f"] })));
     provider(&with(named.clone(), "single_tenant", json!(true)));
     provider(&with(named, "persons", json!({ "label": "upn", "domains": ["example.com"] })));
+    provider(&with(machines(), "require", json!({ "owner": ["7"], "environment": ["prod"] })));
 }
 
 #[test]
