@@ -17,7 +17,9 @@ use std::{
 
 use concord_model::{
     error::Violation,
-    limits::{CLAIM_TEXT_BYTES_MAX, CLAIMS_BYTES_MAX, KEPT_CLAIMS_MAX, KEPT_VALUES_MAX},
+    limits::{
+        CLAIM_TEXT_BYTES_MAX, CLAIM_VALUE_BYTES_MAX, CLAIMS_BYTES_MAX, KEPT_CLAIMS_MAX, KEPT_VALUES_MAX,
+    },
     unseen::is_unseen,
 };
 use serde_json::{Map, Number, Value};
@@ -193,10 +195,10 @@ impl ValuePattern {
             return problems.none("expected a string, a boolean or an integer");
         };
         let text = match &scalar {
-            Scalar::Text(_) => problems.text(value, CLAIM_TEXT_BYTES_MAX)?,
-            Scalar::Integer(digits) if digits.len() > CLAIM_TEXT_BYTES_MAX => {
+            Scalar::Text(_) => problems.text(value, CLAIM_VALUE_BYTES_MAX)?,
+            Scalar::Integer(digits) if digits.len() > CLAIM_VALUE_BYTES_MAX => {
                 return problems
-                    .none(format!("expected an integer of at most {CLAIM_TEXT_BYTES_MAX} digits"));
+                    .none(format!("expected an integer of at most {CLAIM_VALUE_BYTES_MAX} digits"));
             }
             Scalar::Integer(_) | Scalar::Boolean(_) => return Some(Self::Exact(scalar)),
         };

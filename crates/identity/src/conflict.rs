@@ -1,13 +1,27 @@
 //! Which providers can't stand side by side, and whether a change of one changes whom it trusts.
 //!
-//! Issuers are compared as text, as those of tokens are.
+//! Issuers are compared as text, as those of tokens are. A tenant of an identity service may have several issuers: Entra
+//! signs for each tenant as `https://login.microsoftonline.com/{tid}/v2.0` and as `https://sts.windows.net/{tid}/`. So a
+//! shared tenant counts like a shared issuer.
 //!
-//! **Invariant:** no token is accepted by two providers of one issuer, no issuer gives persons to one provider and machines
-//! to another (a blocked person would come back as a machine), and no address is that of persons of two providers.
+//! An issuer may give a human another `sub` for each client: Entra always does. So one issuer has one provider of persons;
+//! with two, a human would be two persons.
+//!
+//! **Invariant:** no token is accepted by two providers of one issuer, no issuer or tenant gives persons to two providers,
+//! or persons to one and machines to another (a blocked person would come back as a machine), and no address is that of
+//! persons of two providers.
+
+use std::collections::BTreeSet;
 
 use concord_model::error::{LocSegment, Violation};
 
-use crate::provider::{Persons, Provider};
+use crate::{
+    claims::{Scalar, ValuePattern},
+    provider::{Persons, Provider, TENANT},
+};
+
+/// Characters of a UUID, as Entra writes the id of a tenant.
+const UUID_CHARACTERS: usize = 36;
 
 /// The problems of a provider beside others. An earlier document of the same name does not count.
 pub fn conflicts<'a>(
@@ -25,21 +39,24 @@ fn between(provider: &Provider, name: &str, other: &Provider) -> Vec<Violation> 
         let loc = path.iter().map(|segment| LocSegment::Name((*segment).to_owned())).collect();
         found.push(Violation::at(loc, msg));
     };
-    if provider.issuer == other.issuer {
-        if let Some(audience) = provider.audiences.intersection(&other.audiences).next() {
-            add(
-                &["audiences"],
-                format!("the provider `{name}` of this issuer has the audience `{audience}`"),
-            );
-        }
-        if provider.persons.is_some() != other.persons.is_some() {
-            let kind = if other.persons.is_some() { "persons" } else { "machines" };
+    let is_same_issuer = provider.issuer == other.issuer;
+    if is_same_issuer && let Some(audience) = provider.audiences.intersection(&other.audiences).next() {
+        add(&["audiences"], format!("the provider `{name}` of this issuer has the audience `{audience}`"));
+    }
+    let is_shared = is_same_issuer || !tenants(provider).is_disjoint(&tenants(other));
+    // No user has a token of an application, so no blocked person comes back with one. One issuer is never mixed.
+    let is_mixed = |machines: &Provider| is_same_issuer || !is_of_applications_only(machines);
+    match (&provider.persons, &other.persons) {
+        (Some(_), Some(_)) if is_shared => {
             let msg = format!(
-                "the provider `{name}` of this issuer is for {kind}: all providers of an issuer are for persons, or \
-                 all for machines"
+                "the provider `{name}` of this issuer or tenant has persons: an issuer has one provider of persons, as \
+                 it may give a human another `sub` for each client"
             );
             add(&["persons"], msg);
         }
+        (Some(_), None) if is_shared && is_mixed(other) => add(&["persons"], mixed(name, "machines")),
+        (None, Some(_)) if is_shared && is_mixed(provider) => add(&["persons"], mixed(name, "persons")),
+        (Some(_) | None, Some(_) | None) => {}
     }
     if let (Some(own), Some(others)) = (&provider.persons, &other.persons)
         && let Some(domain) = own.domains.intersection(&others.domains).next()
@@ -47,6 +64,34 @@ fn between(provider: &Provider, name: &str, other: &Provider) -> Vec<Violation> 
         add(&["persons", "domains"], format!("the provider `{name}` has the domain `{domain}`"));
     }
     found
+}
+
+/// The problem of persons and machines of one issuer or tenant.
+fn mixed(name: &str, kind: &str) -> String {
+    format!(
+        "the provider `{name}` of this issuer or tenant is for {kind}: all providers of an issuer are for persons, or all \
+         for machines; a tenant may have both if the provider of machines requires `idtyp` to be `app`"
+    )
+}
+
+/// The tenants whose tokens a provider accepts: those that it requires, and the one whose id is in the path of its issuer.
+fn tenants(provider: &Provider) -> BTreeSet<&str> {
+    let required = provider.require.iter().filter(|(name, _)| TENANT.contains(&name.as_str()));
+    let required = required.flat_map(|(_, values)| values).filter_map(|value| match value {
+        ValuePattern::Exact(Scalar::Text(text)) => Some(text.as_str()),
+        ValuePattern::Exact(Scalar::Boolean(_) | Scalar::Integer(_)) | ValuePattern::Prefix(_) => None,
+    });
+    let is_uuid = |text: &&str| {
+        text.len() == UUID_CHARACTERS && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+    };
+    required.chain(provider.issuer.split('/').filter(is_uuid)).collect()
+}
+
+/// Whether a provider accepts only tokens of applications, by Entra's optional claim `idtyp`.
+fn is_of_applications_only(provider: &Provider) -> bool {
+    let app = ValuePattern::Exact(Scalar::Text("app".to_owned()));
+    let is_app = |values: &BTreeSet<ValuePattern>| values.iter().all(|value| *value == app);
+    provider.require.iter().any(|(name, values)| name.as_str() == "idtyp" && is_app(values))
 }
 
 /// Whether a change of a provider changes whom it trusts: then what was opened before may have been opened by somebody

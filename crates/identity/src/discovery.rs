@@ -3,7 +3,8 @@
 //! A node calls these URLs, and a browser opens one of them, so a hostile document must not lead elsewhere: each is `https`
 //! on the issuer's host, or on a host that the provider's document names.
 //!
-//! For machines, only the key set is of interest: CI systems and Kubernetes name no other endpoint.
+//! For machines, only the key set is of interest: CI systems and Kubernetes name no other endpoint. Of an endpoint that a
+//! login can do without, an unusable URL counts as absent: a logout on another host stops no login.
 //!
 //! **Invariant:** no URL of a [`Discovery`] is on a host that the provider's document does not name.
 
@@ -100,8 +101,8 @@ impl Discovery {
         let login = LoginEndpoints {
             authorization: endpoints.required("authorization_endpoint")?,
             token: endpoints.required("token_endpoint")?,
-            device_authorization: endpoints.optional("device_authorization_endpoint")?,
-            end_session: endpoints.optional("end_session_endpoint")?,
+            device_authorization: endpoints.optional("device_authorization_endpoint"),
+            end_session: endpoints.optional("end_session_endpoint"),
         };
         Ok(Self { jwks_uri, login: Some(login) })
     }
@@ -114,11 +115,17 @@ struct Endpoints<'a> {
 
 impl Endpoints<'_> {
     fn required(&self, name: &'static str) -> Result<String, DiscoveryError> {
-        self.optional(name)?.ok_or(DiscoveryError::Missing(name))
+        // Some providers write null for an endpoint that they don't have.
+        let value = self.document.get(name).filter(|value| !value.is_null());
+        self.usable(name, value.ok_or(DiscoveryError::Missing(name))?)
     }
 
-    fn optional(&self, name: &'static str) -> Result<Option<String>, DiscoveryError> {
-        let Some(value) = self.document.get(name) else { return Ok(None) };
+    /// The URL of an endpoint that a login can do without. Whether it is absent or unusable makes no difference.
+    fn optional(&self, name: &'static str) -> Option<String> {
+        self.required(name).ok()
+    }
+
+    fn usable(&self, name: &'static str, value: &Value) -> Result<String, DiscoveryError> {
         let text = value.as_str().unwrap_or_default();
         let wrong = |error| DiscoveryError::Url { name, error };
         let url = HttpsUrl::parse(text).map_err(wrong)?;
@@ -129,6 +136,6 @@ impl Endpoints<'_> {
         if url.port != HTTPS_PORT && url.port != issuer.port {
             return Err(DiscoveryError::Port { name, port: url.port });
         }
-        Ok(Some(text.to_owned()))
+        Ok(text.to_owned())
     }
 }

@@ -8,14 +8,17 @@
 //! | 1 | `alg` is one of the provider's; the key set has its key; the signature |
 //! | 2 | issuer, audience, authorized party, subject |
 //! | 3 | the times: `exp`, `iat`, age, `nbf` |
-//! | 4 | the claims that the provider requires; the nonce |
+//! | 4 | the claims that the provider requires; how the token came; the nonce |
 //! | 5 | groups are there; the label of a person; what is kept fits |
 //!
 //! So a reason after `signature` is about a token that the provider has signed.
 //!
 //! **Invariant:** the result is that of the list: a token is accepted only if each check of the list holds.
 
-use concord_model::limits::{CLAIMS_BYTES_MAX, TOKEN_AHEAD_S_MAX, TOKEN_AUDIENCES_MAX};
+use concord_model::limits::{
+    CLAIMS_BYTES_MAX, MACHINE_SUBJECT_BYTES_MAX, PERSON_SUBJECT_BYTES_MAX, TOKEN_AHEAD_S_MAX,
+    TOKEN_AUDIENCES_MAX,
+};
 use concord_model::unseen::is_unseen;
 use serde_json::{Map, Value};
 
@@ -29,8 +32,31 @@ use crate::{
 
 /// The last second of the year 9999: later times have no text.
 const LAST_S: u64 = 253_402_300_799;
-/// Bytes of a subject.
-const SUBJECT_BYTES_MAX: usize = 255;
+
+/// How a token came to the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenSource<'n> {
+    /// The provider sent it for a code that the node redeemed.
+    Code {
+        /// The nonce of the login, which the token repeats.
+        nonce: &'n str,
+    },
+    /// The provider sent it for a device code that the node redeemed: such a login has no nonce.
+    DeviceCode,
+    /// A client presented it, as a machine does.
+    Client,
+}
+
+impl TokenSource<'_> {
+    /// As a message names it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Code { .. } => "a code",
+            Self::DeviceCode => "a device code",
+            Self::Client => "a token",
+        }
+    }
+}
 
 /// Why a token is rejected. The texts are part of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +91,8 @@ pub enum Reason {
     NotYetValid,
     /// A claim is not what the provider requires.
     Requirement,
+    /// The provider has persons, and a client presented the token: it may be for something else than this login.
+    CodeRequired,
     /// It is for another login.
     Nonce,
     /// The provider has left out the groups, because there are too many.
@@ -81,7 +109,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Malformed,
         Self::UnsupportedHeader,
         Self::TokenType,
@@ -97,6 +125,7 @@ impl Reason {
         Self::TooOld,
         Self::NotYetValid,
         Self::Requirement,
+        Self::CodeRequired,
         Self::Nonce,
         Self::GroupsMissing,
         Self::LabelInvalid,
@@ -124,6 +153,7 @@ impl Reason {
             Self::TooOld => "too_old",
             Self::NotYetValid => "not_yet_valid",
             Self::Requirement => "requirement",
+            Self::CodeRequired => "code_required",
             Self::Nonce => "nonce",
             Self::GroupsMissing => "groups_missing",
             Self::LabelInvalid => "label_invalid",
@@ -209,26 +239,23 @@ impl From<TokenError> for Judgement {
     }
 }
 
-/// Judges a token by the provider that the client names, its key set, and the time. `nonce` is that of the login: a
-/// login by code has one, a login on another device and a machine have none.
+/// Judges a token by the provider that the client names, its key set, the time, and how the token came.
 #[must_use]
 pub fn judge(
     token: &Token,
     provider: &Provider,
     keys: &KeySet,
     now_s: u64,
-    nonce: Option<&str>,
+    source: TokenSource<'_>,
 ) -> Judgement {
     let mut checks = Checks { payload: &token.payload, list: Vec::new() };
     checks.signature(token, provider, keys);
     checks.issuer(provider);
     checks.audience(provider);
-    let subject = checks.subject();
+    let subject = checks.subject(provider);
     let times = checks.times(provider, now_s);
     checks.requirements(provider);
-    if let Some(nonce) = nonce {
-        checks.nonce(nonce);
-    }
+    checks.source(provider, source);
     checks.groups(&provider.claims);
     let label = checks.label(provider);
     let claims = checks.kept(&provider.claims);
@@ -310,7 +337,8 @@ impl<'t> Checks<'t> {
     }
 
     /// The audience, and who the token was issued to: for a person always our client, if the token names anybody. A
-    /// machine may get its token through another client, unless the token has several audiences.
+    /// machine may get its token through another client. If the token has several audiences, the provider says which
+    /// client by `require`: Keycloak gives service accounts several audiences, and `azp` is never one of them.
     fn audience(&mut self, provider: &Provider) {
         let audiences: Vec<Option<&str>> = match self.payload.get("aud") {
             Some(Value::Array(items)) if items.len() <= TOKEN_AUDIENCES_MAX => {
@@ -327,17 +355,20 @@ impl<'t> Checks<'t> {
         self.claim("aud", Reason::Audience, &wanted, named.iter().any(is_own));
 
         let party = self.payload.get("azp");
-        let is_needed = named.len() > 1 || (provider.persons.is_some() && party.is_some());
+        let is_person = provider.persons.is_some();
+        let is_required = provider.require.keys().any(|name| name.as_str() == "azp");
+        let is_needed = (named.len() > 1 && (is_person || !is_required)) || (is_person && party.is_some());
         let holds = !is_needed || party.and_then(Value::as_str).is_some_and(|party| is_own(&party));
         let wanted = if is_needed { wanted } else { "not needed".to_owned() };
         self.claim("azp", Reason::AuthorizedParty, wanted, holds);
     }
 
-    fn subject(&mut self) -> Option<String> {
-        let is_subject =
-            |text: &&str| (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && !text.contains(is_unseen);
+    fn subject(&mut self, provider: &Provider) -> Option<String> {
+        let is_person = provider.persons.is_some();
+        let bytes_max = if is_person { PERSON_SUBJECT_BYTES_MAX } else { MACHINE_SUBJECT_BYTES_MAX };
+        let is_subject = |text: &&str| (1..=bytes_max).contains(&text.len()) && !text.contains(is_unseen);
         let subject = self.text("sub").filter(is_subject);
-        let wanted = format!("1 to {SUBJECT_BYTES_MAX} bytes without unseen characters");
+        let wanted = format!("1 to {bytes_max} bytes without unseen characters");
         self.claim("sub", Reason::Subject, wanted, subject.is_some());
         subject.map(str::to_owned)
     }
@@ -389,9 +420,17 @@ impl<'t> Checks<'t> {
         }
     }
 
-    fn nonce(&mut self, nonce: &str) {
-        let holds = self.text("nonce") == Some(nonce);
-        self.claim("nonce", Reason::Nonce, "that of this login", holds);
+    /// A person never presents a token: one issuer may sign tokens of its users and of CI jobs, and a job chooses its
+    /// audience. What the node redeems was made for this client.
+    fn source(&mut self, provider: &Provider, source: TokenSource<'_>) {
+        let is_person = provider.persons.is_some();
+        let wanted = if is_person { "a code or a device code, which the node redeems" } else { "not needed" };
+        let holds = !is_person || source != TokenSource::Client;
+        self.list.push(check("source", Reason::CodeRequired, wanted, source.name().to_owned(), holds));
+        if let TokenSource::Code { nonce } = source {
+            let holds = !nonce.is_empty() && self.text("nonce") == Some(nonce);
+            self.claim("nonce", Reason::Nonce, "that of this login", holds);
+        }
     }
 
     /// Entra leaves out the groups of somebody with many: then `_claim_names` says where to ask for them, or `hasgroups`

@@ -29,6 +29,17 @@ pub(crate) const KEY_ID_BYTES_MAX: usize = 256;
 /// Members of a key that is private or symmetric.
 const PRIVATE: [&str; 8] = ["d", "k", "p", "q", "dp", "dq", "qi", "oth"];
 
+/// Whether a JWK has a member of a private or symmetric key.
+fn is_private(jwk: &Map<String, Value>) -> bool {
+    PRIVATE.iter().any(|name| jwk.contains_key(*name))
+}
+
+/// Whether one of the keys of a JWKS is private or symmetric.
+pub(crate) fn has_private_key(jwks: &Value) -> bool {
+    let keys = jwks.get("keys").and_then(Value::as_array);
+    keys.is_some_and(|keys| keys.iter().filter_map(Value::as_object).any(is_private))
+}
+
 /// How a token is signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Algorithm {
@@ -57,9 +68,10 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of this name. `None` for `none` and the HMACs.
+    /// The algorithm of this name. RFC 9864 names `EdDSA` by its curve, `Ed25519`. `None` for `none` and the HMACs.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
+        let name = if name == "Ed25519" { Self::EdDsa.name() } else { name };
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
@@ -135,8 +147,7 @@ impl PublicKey {
         let is_verify = |operation: &Value| operation.as_str() == Some("verify");
         let may_verify =
             |operations: &Value| operations.as_array().is_some_and(|all| all.iter().any(is_verify));
-        let is_private = PRIVATE.iter().any(|name| jwk.contains_key(*name));
-        if !is_for_signatures || is_private || !jwk.get("key_ops").is_none_or(may_verify) {
+        if !is_for_signatures || is_private(jwk) || !jwk.get("key_ops").is_none_or(may_verify) {
             return None;
         }
         let id = match text("kid") {
@@ -276,7 +287,8 @@ pub enum KeySetError {
     /// Its usable keys are too long.
     #[error("keys that verify tokens have more than {KEY_SET_BYTES_MAX} bytes")]
     TooLarge,
-    /// Two usable keys of one kind have the same `kid`: a token does not say which of them signed it.
+    /// Two usable keys of one kind have the same `kid`, and not each an `alg` of its own: a token does not say which of
+    /// them signed it.
     #[error("two {kind} keys have the `kid` `{id}`")]
     Ambiguous {
         /// The kind of both.
@@ -287,6 +299,9 @@ pub enum KeySetError {
 }
 
 /// The keys of a provider.
+///
+/// Providers list a key twice, or list one `kid` for several `alg`. Such a set is accepted, as its tokens are not ambiguous:
+/// otherwise the last accepted set would stay until it is too old, and all logins would end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeySet {
     /// Sorted.
@@ -302,21 +317,25 @@ impl KeySet {
         let document = json::object(text, PROVIDER_ANSWER_BYTES_MAX, TOKEN_DEPTH_MAX)?;
         let listed = document.get("keys").and_then(Value::as_array).ok_or(KeySetError::NoKeys)?;
         let found = listed.iter().filter_map(Value::as_object).filter_map(PublicKey::of);
-        // One more than may be: a longer list takes no more memory.
-        let mut keys: Vec<PublicKey> = found.take(KEY_SET_KEYS_MAX + 1).collect();
-        if keys.len() > KEY_SET_KEYS_MAX {
-            return Err(KeySetError::TooMany);
+        let mut keys = BTreeSet::new();
+        for key in found {
+            keys.insert(key);
+            // At once: a longer list takes no more memory.
+            if keys.len() > KEY_SET_KEYS_MAX {
+                return Err(KeySetError::TooMany);
+            }
         }
-        keys.sort();
         let mut named = BTreeSet::new();
         for key in &keys {
-            if let Some(id) = key.id()
-                && !named.insert((key.kind(), id))
-            {
+            let Some(id) = key.id() else { continue };
+            // A key without `alg` clashes with each other key of its `kid`. It comes before them in the order of keys.
+            let is_taken =
+                named.contains(&(key.kind(), id, None)) || !named.insert((key.kind(), id, key.algorithm));
+            if is_taken {
                 return Err(KeySetError::Ambiguous { kind: key.kind(), id: json::shown(id) });
             }
         }
-        let set = Self { keys };
+        let set = Self { keys: keys.into_iter().collect() };
         if set.to_text().len() > KEY_SET_BYTES_MAX { Err(KeySetError::TooLarge) } else { Ok(set) }
     }
 
@@ -327,16 +346,18 @@ impl KeySet {
         json!({ "keys": keys }).to_string()
     }
 
-    /// The key that verifies a token: the one with this `kid`; without a `kid`, the only one of the algorithm's kind. If
-    /// the key names an algorithm, it must be this one.
+    /// The key that verifies a token: the one with this `kid`; without a `kid`, the only one. Only keys count that are of
+    /// the algorithm's kind, and name this algorithm or none.
     #[must_use]
     pub fn find(&self, algorithm: Algorithm, id: Option<&str>) -> Option<&PublicKey> {
-        let mut of_kind = self.keys.iter().filter(|key| key.kind() == algorithm.kind());
-        let found = match id {
-            Some(_) => of_kind.find(|key| key.id() == id),
-            None => of_kind.next().filter(|_| of_kind.next().is_none()),
+        let fits = |key: &&PublicKey| {
+            key.kind() == algorithm.kind() && key.algorithm.is_none_or(|own| own == algorithm)
         };
-        found.filter(|key| key.algorithm.is_none_or(|own| own == algorithm))
+        let mut fitting = self.keys.iter().filter(fits);
+        match id {
+            Some(_) => fitting.find(|key| key.id() == id),
+            None => fitting.next().filter(|_| fitting.next().is_none()),
+        }
     }
 
     /// How many keys it has.

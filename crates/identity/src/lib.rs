@@ -37,7 +37,7 @@ pub use claims::{ClaimName, Claims};
 pub use conflict::{changes_trust, conflicts};
 pub use discovery::Discovery;
 pub use json::JsonError;
-pub use judgement::{Accepted, Check, Judgement, Reason, judge};
+pub use judgement::{Accepted, Check, Judgement, Reason, TokenSource, judge};
 pub use keys::{Algorithm, KeySet};
 pub use provider::Provider;
 pub use roles::{Member, Membership};

@@ -17,6 +17,9 @@
 //! many tenants. No list of them is complete. So each provider says whom it trusts: by claims (`require`), by the domains
 //! of its persons, or by `single_tenant`, which says that the issuer has no others.
 //!
+//! A label with an `@` is read as an address, so its domain is always one of `domains`, whatever claim it is from.
+//! Otherwise the user name `ceo@example.com` of another provider would be taken for that person.
+//!
 //! **Invariant:** a [`Provider`] has no problem: [`Provider::parse`] is the only constructor, and an unknown member is a
 //! problem.
 
@@ -38,7 +41,8 @@ use crate::{
     claims::{ClaimName, KeptClaims, Star, ValuePattern},
     fields::{Members, Problems, finish},
     judgement::Reason,
-    keys::{Algorithm, KeySet},
+    keys::{Algorithm, KeySet, has_private_key},
+    roles::COMMON_CLAIMS,
     url::{self, HttpsUrl, is_loopback},
 };
 
@@ -60,8 +64,13 @@ const MEMBERS: [&str; 11] = [
 const EMAIL: &str = "email";
 /// Claims that say nothing about whose a token is: they are checked in any case, or differ in each token.
 const NOT_OWNERS: [&str; 7] = ["iss", "aud", "exp", "iat", "nbf", "jti", "nonce"];
+/// Claims that tokens of many owners have in common, besides [`COMMON_CLAIMS`]. They can be required, but not alone.
+const SHARED: [&str; 8] = ["acr", "amr", "auth_time", "azp", "environment", "idtyp", "typ", "ver"];
+/// What Entra says of an address: the tenant, or the home tenant of a guest, owns its domain. An optional claim of the
+/// app registration.
+const ENTRA_VERIFIED: &str = "xms_edov";
 /// Claims that name the tenant of an identity service: Entra's, and Google's.
-const TENANT: [&str; 2] = ["tid", "hd"];
+pub(crate) const TENANT: [&str; 2] = ["tid", "hd"];
 
 /// Where the keys of a provider come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +92,8 @@ pub enum KeySource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Provider {
-    /// The `iss` of its tokens, compared byte for byte.
+    /// The `iss` of its tokens, compared byte for byte. Its host is a name if a node calls it: for discovery, or for a login.
+    /// Otherwise it may be an address, as that of a Kubernetes cluster.
     pub issuer: String,
     /// Who its tokens must be for. A provider of persons has one: the client id.
     pub audiences: BTreeSet<String>,
@@ -112,7 +122,9 @@ pub struct Provider {
 pub enum VerifiedBy {
     /// The claim `email_verified`, which must be `true`.
     EmailVerified,
-    /// The tenant, whose administrator gives the addresses. `require` names the tenant.
+    /// The tenant, whose administrator gives the addresses. `require` names the tenant. A guest of Entra brings the address
+    /// of another tenant, so a token with `tid` also needs the claim `xms_edov`. Without that claim, the label can be `upn`:
+    /// that of a guest is in a domain of Microsoft.
     Tenant,
 }
 
@@ -156,6 +168,7 @@ impl Provider {
             let members = problems.object(document, &MEMBERS)?;
             let provider = Self::read(members, problems);
             if let Some(provider) = &provider {
+                provider.check_issuer(problems);
                 provider.check_trust(problems);
                 provider.check_login(problems);
             }
@@ -202,9 +215,18 @@ impl Provider {
         })
     }
 
+    /// Whether its issuer can be called, if a node calls it.
+    fn check_issuer(&self, problems: &mut Problems) {
+        let is_called = self.keys == KeySource::Discovery || self.login.is_some();
+        if is_called && let Err(error) = HttpsUrl::parse(&self.issuer) {
+            problems.add_in("issuer", error.to_string());
+        }
+    }
+
     /// Whether it says whom it trusts.
     fn check_trust(&self, problems: &mut Problems) {
-        let names_owner = !self.require.is_empty() || self.single_tenant;
+        let is_shared = |name: &str| COMMON_CLAIMS.contains(&name) || SHARED.contains(&name);
+        let names_owner = self.single_tenant || self.require.keys().any(|name| !is_shared(name.as_str()));
         let Some(persons) = &self.persons else {
             if !names_owner {
                 let msg = "many issuers give a token to anybody: expected a claim that names the owner, such as \
@@ -275,20 +297,17 @@ impl Persons {
     ///
     /// # Errors
     /// [`Reason::LabelInvalid`] if the claim is no string, or no label of at most 128 printable ASCII characters;
-    /// [`Reason::EmailNotVerified`] if it is an address that nobody has verified; [`Reason::Domain`] if its domain is
-    /// not one of these.
+    /// [`Reason::EmailNotVerified`] if it is an address that nobody has verified; [`Reason::Domain`] if it has a domain
+    /// that is not one of these.
     pub fn label(&self, payload: &Map<String, Value>) -> Result<String, Reason> {
         let text = self.label.find(payload).and_then(Value::as_str);
         let text = text.filter(|text| text.len() <= LOGIN_LABEL_BYTES_MAX).ok_or(Reason::LabelInvalid)?;
         let label = PersonLabel::parse(text).map_err(|_| Reason::LabelInvalid)?;
         let is_email = self.label.as_str() == EMAIL;
-        if is_email && self.verified_by == VerifiedBy::EmailVerified {
-            let is_verified = payload.get("email_verified") == Some(&Value::Bool(true));
-            if !is_verified {
-                return Err(Reason::EmailNotVerified);
-            }
+        if is_email && !self.is_verified(payload) {
+            return Err(Reason::EmailNotVerified);
         }
-        if is_email || !self.domains.is_empty() {
+        if is_email || !self.domains.is_empty() || label.as_str().contains('@') {
             let (user, domain) = label.as_str().rsplit_once('@').ok_or(Reason::LabelInvalid)?;
             if user.is_empty() {
                 return Err(Reason::LabelInvalid);
@@ -300,12 +319,32 @@ impl Persons {
         Ok(label.as_str().to_owned())
     }
 
+    /// Whether the address of a payload is that of the person.
+    fn is_verified(&self, payload: &Map<String, Value>) -> bool {
+        match self.verified_by {
+            VerifiedBy::EmailVerified => payload.get("email_verified") == Some(&Value::Bool(true)),
+            VerifiedBy::Tenant => {
+                // Entra has written it in each of these ways.
+                let is_true = [Value::Bool(true), Value::from(1), Value::from("1")];
+                !payload.contains_key("tid")
+                    || payload.get(ENTRA_VERIFIED).is_some_and(|value| is_true.contains(value))
+            }
+        }
+    }
+
     /// What a label must be, for a message.
     pub(crate) fn wanted(&self) -> String {
         let domains: Vec<&str> = self.domains.iter().map(String::as_str).collect();
-        let of = if domains.is_empty() { String::new() } else { format!(" of {}", domains.join(", ")) };
-        let is_verified = self.label.as_str() == EMAIL && self.verified_by == VerifiedBy::EmailVerified;
-        let verified = if is_verified { ", with `email_verified`: true" } else { "" };
+        let of = if domains.is_empty() {
+            " without an `@`, as there are no `domains`".to_owned()
+        } else {
+            format!(" of {}", domains.join(", "))
+        };
+        let verified = match (self.label.as_str() == EMAIL, self.verified_by) {
+            (false, VerifiedBy::EmailVerified | VerifiedBy::Tenant) => "",
+            (true, VerifiedBy::EmailVerified) => ", with `email_verified`: true",
+            (true, VerifiedBy::Tenant) => ", with `xms_edov`: true if there is a `tid`",
+        };
         format!("printable ASCII in `{}`{of}{verified}", self.label)
     }
 }
@@ -338,9 +377,9 @@ impl Login {
 
 fn issuer(value: &Value, problems: &mut Problems) -> Option<String> {
     let text = problems.text(value, ISSUER_BYTES_MAX)?;
-    match HttpsUrl::parse(text) {
-        Ok(url) if url.has_query => problems.none("expected a URL without a query"),
-        Ok(_) => Some(text.to_owned()),
+    match url::check_compared(text) {
+        Ok(()) if text.contains('?') => problems.none("expected a URL without a query"),
+        Ok(()) => Some(text.to_owned()),
         Err(error) => problems.none(error.to_string()),
     }
 }
@@ -362,6 +401,10 @@ fn key_source(value: &Value, problems: &mut Problems) -> Option<KeySource> {
         Value::Object(members) if members.contains_key("jwks") => {
             problems.object(value, &["jwks"])?;
             problems.required(members, "jwks", |value, problems| {
+                // The document is stored as it is written, and stays in the history.
+                if has_private_key(value) {
+                    return problems.none("a key is private or symmetric; expected public keys only");
+                }
                 match KeySet::parse(value.to_string().as_bytes()) {
                     Ok(keys) if keys.is_empty() => {
                         problems.none("expected at least one key that verifies tokens")

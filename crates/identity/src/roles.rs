@@ -88,7 +88,7 @@ pub struct Member {
 /// What an administrator may have overlooked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
-    /// The match names the owner only: every repository, project or user of the owner is a member.
+    /// The match names the owner only, or less: every repository, project or user of the owner is a member.
     OnlyOwner,
 }
 
@@ -98,7 +98,7 @@ impl Hint {
     pub fn text(self) -> &'static str {
         match self {
             Self::OnlyOwner => {
-                "the match names only the owner: every repository, project or user of the owner has the role; match \
+                "the match names only the owner, or less: every repository, project or user there has the role; match \
                  the id of a repository or project, an environment or a group as well"
             }
         }
@@ -224,11 +224,12 @@ struct Compared<'a> {
     holds: bool,
 }
 
-/// Whether a claim of a match holds for everything of an owner: `repository_owner`, or `sub` with `repo:acme/*`.
+/// Whether a claim of a match holds for everything of an owner, or of all owners: `repository_owner`, or `sub` with
+/// `repo:acme/*`, `repo:*` or `system:serviceaccount:*`.
 fn names_owner(name: &ClaimName, values: &BTreeSet<ValuePattern>) -> bool {
     let is_of_owner = |pattern: &ValuePattern| match pattern {
         ValuePattern::Exact(_) => false,
-        ValuePattern::Prefix(prefix) => prefix.find('/') == Some(prefix.len() - 1),
+        ValuePattern::Prefix(prefix) => prefix.find('/').is_none_or(|place| place == prefix.len() - 1),
     };
     OWNER_CLAIMS.contains(&name.as_str()) || values.iter().any(is_of_owner)
 }

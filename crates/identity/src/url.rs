@@ -37,7 +37,9 @@ pub enum UrlError {
     #[error("expected a host name, not an IP address")]
     Address,
     /// Its host is no name.
-    #[error("expected a host name: labels of letters, digits and `-` with dots between them")]
+    #[error(
+        "expected a host name: labels of letters, digits and `-` with dots between them; the last one begins with a letter"
+    )]
     Host,
     /// Its port is no number from 1 to 65535.
     #[error("expected a port from 1 to 65535")]
@@ -52,8 +54,6 @@ pub struct HttpsUrl {
     pub host: String,
     /// The port; 443 if the URL names none.
     pub port: u16,
-    /// Whether it has a query.
-    pub has_query: bool,
 }
 
 impl HttpsUrl {
@@ -72,8 +72,18 @@ impl HttpsUrl {
             Some((name, port)) => (name, parse_port(port)?),
             None => (authority, HTTPS_PORT),
         };
-        Ok(Self { host: host(name)?, port, has_query: rest.contains('?') })
+        Ok(Self { host: host(name)?, port })
     }
+}
+
+/// Checks the URL of an issuer that nothing connects to: it is only compared, so its host may be an address.
+///
+/// # Errors
+/// When it is not `https`, has a user or a fragment, has no host, or has a character that is not allowed.
+pub fn check_compared(text: &str) -> Result<(), UrlError> {
+    check_characters(text)?;
+    let rest = text.strip_prefix("https://").ok_or(UrlError::Scheme)?;
+    if rest.is_empty() || rest.starts_with(['/', '?', ':']) { Err(UrlError::Host) } else { Ok(()) }
 }
 
 /// Rejects what no URL has, and a fragment and a user, which those here don't have.
@@ -100,7 +110,8 @@ fn parse_port(text: &str) -> Result<u16, UrlError> {
 /// A host name in lower case.
 ///
 /// # Errors
-/// When it is an address, or no name. A name whose last label is a number is an address in one of its spellings.
+/// When it is an address, or no name. A name whose last label is a number is an address in one of its spellings. No other
+/// last label begins with a digit either, as no top-level domain does: the client of outgoing calls rejects such a host.
 pub fn host(text: &str) -> Result<String, UrlError> {
     let is_label = |label: &str| {
         let bytes = label.as_bytes();
@@ -116,7 +127,10 @@ pub fn host(text: &str) -> Result<String, UrlError> {
     let lower = text.to_ascii_lowercase();
     let last = lower.rsplit('.').next().unwrap_or_default();
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
-    if is_number { Err(UrlError::Address) } else { Ok(lower) }
+    if is_number {
+        return Err(UrlError::Address);
+    }
+    if last.starts_with(|first: char| first.is_ascii_alphabetic()) { Ok(lower) } else { Err(UrlError::Host) }
 }
 
 /// Whether a URL leads to the machine on which it is opened: `http` on a loopback address or `localhost`.
@@ -138,14 +152,14 @@ mod tests {
 
     #[test]
     fn a_url_has_a_host_and_a_port() {
-        for (text, host, port, has_query) in [
-            ("https://login.example.com", "login.example.com", 443, false),
-            ("https://Login.Example.com/a/b", "login.example.com", 443, false),
-            ("https://a-1.example:8443?x=@", "a-1.example", 8443, true),
-            ("https://kubernetes.default.svc/openid/v1/jwks", "kubernetes.default.svc", 443, false),
-            ("https://localhost:1/@:?", "localhost", 1, true),
+        for (text, host, port) in [
+            ("https://login.example.com", "login.example.com", 443),
+            ("https://Login.Example.com/a/b", "login.example.com", 443),
+            ("https://a-1.example:8443?x=@", "a-1.example", 8443),
+            ("https://kubernetes.default.svc/openid/v1/jwks", "kubernetes.default.svc", 443),
+            ("https://localhost:1/@:?", "localhost", 1),
         ] {
-            assert_eq!(HttpsUrl::parse(text), Ok(HttpsUrl { host: host.into(), port, has_query }), "{text}");
+            assert_eq!(HttpsUrl::parse(text), Ok(HttpsUrl { host: host.into(), port }), "{text}");
         }
     }
 
@@ -180,6 +194,9 @@ mod tests {
             ("https://a.example./", UrlError::Host),
             ("https://-a.example/", UrlError::Host),
             ("https://a_b.example/", UrlError::Host),
+            ("https://a.1b/", UrlError::Host),
+            ("https://1b/", UrlError::Host),
+            ("https://127.0.0.1x/", UrlError::Host),
             ("https://%61.example/", UrlError::Host),
             ("https://a.example:/", UrlError::Port),
             ("https://a.example:0/", UrlError::Port),
@@ -196,6 +213,27 @@ mod tests {
         );
         assert_eq!(HttpsUrl::parse(&format!("https://{}.example/", "a".repeat(64))), Err(UrlError::Host));
         assert_eq!(host("::1"), Err(UrlError::Address));
+    }
+
+    #[test]
+    fn an_issuer_that_is_only_compared_may_have_an_address() {
+        for text in
+            ["https://10.0.0.5:6443", "https://[fd00::1]:6443/", "https://localhost:6443", "https://a.1b/"]
+        {
+            assert_eq!(check_compared(text), Ok(()), "{text}");
+        }
+        for (text, error) in [
+            ("http://10.0.0.5", UrlError::Scheme),
+            ("10.0.0.5", UrlError::Scheme),
+            ("https://", UrlError::Host),
+            ("https:///a", UrlError::Host),
+            ("https://:6443", UrlError::Host),
+            ("https://a@10.0.0.5", UrlError::User),
+            ("https://10.0.0.5/#a", UrlError::Fragment),
+            ("https://10.0.0.5/{a}", UrlError::Character),
+        ] {
+            assert_eq!(check_compared(text), Err(error), "{text}");
+        }
     }
 
     #[test]

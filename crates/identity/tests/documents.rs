@@ -8,7 +8,7 @@ use concord_identity::{
 use concord_model::error::{LocSegment, Violation};
 use serde_json::{Value, json};
 
-use super::forge::jwk;
+use super::forge::{jwk, jwk_with};
 
 fn machines() -> Value {
     json!({ "issuer": "https://ci.example.com", "audiences": ["concord"], "require": { "owner": ["7"] } })
@@ -111,6 +111,18 @@ fn each_wrong_member_has_its_problem() {
         (
             machines(),
             "keys",
+            json!({ "jwks": { "keys": [jwk("ec"), jwk_with("rsa", json!({ "d": "AAAA" }))] } }),
+            "keys.jwks",
+        ),
+        (
+            machines(),
+            "keys",
+            json!({ "jwks": { "keys": [jwk("ec"), { "kty": "oct", "k": "AAAA" }] } }),
+            "keys.jwks",
+        ),
+        (
+            machines(),
+            "keys",
             json!({ "jwks": { "keys": [jwk("rsa")] }, "url": "https://a.example" }),
             "keys.url",
         ),
@@ -121,6 +133,12 @@ fn each_wrong_member_has_its_problem() {
         (machines(), "require", json!(null), "require"),
         (machines(), "require", json!({}), "require"),
         (machines(), "require", json!({ "aud": ["concord"] }), "require.aud"),
+        (machines(), "require", json!({ "email_verified": [true] }), "require"),
+        (machines(), "require", json!({ "ref_protected": ["true"], "environment": ["prod"] }), "require"),
+        (machines(), "require", json!({ "azp": ["ci"], "typ": ["Bearer"] }), "require"),
+        (machines(), "require", json!({ "idtyp": ["app"], "ver": ["2.0"] }), "require"),
+        (machines(), "require", json!({ "acr": ["1"], "amr": ["mfa"], "auth_time": [1] }), "require"),
+        (machines(), "require", json!({ "owner": ["x".repeat(1025)] }), "require.owner.0"),
         (machines(), "require", json!({ "owner": [] }), "require.owner"),
         (machines(), "require", json!({ "owner": "7" }), "require.owner"),
         (machines(), "require", json!({ "owner": [null] }), "require.owner.0"),
@@ -140,7 +158,7 @@ fn each_wrong_member_has_its_problem() {
         (machines(), "claims", json!({ "groups": ["*"] }), "claims.groups.0"),
         (machines(), "claims", json!({ "groups": ["a*b"] }), "claims.groups.0"),
         (machines(), "claims", json!({ "groups": ["a**"] }), "claims.groups.0"),
-        (machines(), "claims", json!({ "groups": ["x".repeat(256)] }), "claims.groups.0"),
+        (machines(), "claims", json!({ "groups": ["x".repeat(1025)] }), "claims.groups.0"),
         (machines(), "claims", json!({ "jti": true }), "claims.jti"),
         (machines(), "claims", json!({ "": true }), "claims."),
         (machines(), "acts_for", json!("user_email"), "acts_for"),
@@ -150,6 +168,12 @@ fn each_wrong_member_has_its_problem() {
         (persons(), "persons", json!({ "label": "email" }), "persons"),
         (persons(), "persons", json!({ "label": "email", "domains": [] }), "persons"),
         (persons(), "persons", json!({ "label": "upn" }), "persons"),
+        (
+            with(persons(), "require", json!({ "email_verified": [true] })),
+            "persons",
+            json!({ "label": "upn" }),
+            "persons",
+        ),
         (
             with(persons(), "require", json!({ "tid": ["9f"] })),
             "persons",
@@ -249,6 +273,24 @@ fn whoever_trusts_everybody_of_an_issuer_says_so() {
     provider(&with(named.clone(), "require", json!({ "tid": ["9f"] })));
     provider(&with(named.clone(), "single_tenant", json!(true)));
     provider(&with(named, "persons", json!({ "label": "upn", "domains": ["example.com"] })));
+    provider(&with(machines(), "require", json!({ "owner": ["7"], "environment": ["prod"] })));
+}
+
+#[test]
+fn an_issuer_that_no_node_calls_may_be_an_address() {
+    let address = json!("https://10.0.0.5:6443");
+    let fixed = json!({ "jwks": { "keys": [jwk("rsa")] } });
+    for keys in [json!({ "url": "https://kubernetes.default.svc/openid/v1/jwks" }), fixed] {
+        let machines = with(machines(), "keys", keys.clone());
+        provider(&with(machines.clone(), "issuer", address.clone()));
+        for text in ["https://10.0.0.5/?x", "https://10.0.0.5/#x", "http://10.0.0.5", "10.0.0.5"] {
+            assert_eq!(places(&with(machines.clone(), "issuer", json!(text))), ["issuer"], "{text}");
+        }
+        let persons = with(with(persons(), "keys", keys), "issuer", address.clone());
+        assert_eq!(places(&persons), ["issuer"], "a node redeems codes there");
+        provider(&with(persons, "login", json!(null)));
+    }
+    assert_eq!(places(&with(machines(), "issuer", address)), ["issuer"], "a node calls it for discovery");
 }
 
 #[test]
@@ -269,6 +311,62 @@ fn providers_that_can_t_stand_side_by_side_conflict() {
     assert!(found(&slash, &[("corp", &corp)]).is_empty(), "issuers are compared as text");
     let second = provider(&with(persons(), "issuer", json!("https://login.example.org")));
     assert_eq!(found(&second, &[("corp", &corp), ("ci", &ci)]), ["persons.domains"]);
+    let client = json!({
+        "issuer": "https://login.example.com", "audiences": ["client-2"], "single_tenant": true,
+        "persons": { "label": "preferred_username" },
+    });
+    let client = provider(&client);
+    assert_eq!(found(&client, &[("corp", &corp)]), ["persons"], "a human has another `sub` for each client");
+    assert_eq!(found(&corp, &[("client", &client)]), ["persons"]);
+}
+
+#[test]
+fn the_issuers_of_a_tenant_are_as_one() {
+    let (tenant, other) = ("9122040d-6c67-4c5b-b112-36a304b66dad", "00000000-6c67-4c5b-b112-36a304b66dad");
+    let first = |tenant: &str| format!("https://sts.windows.net/{tenant}/");
+    let second = |tenant: &str| format!("https://login.microsoftonline.com/{tenant}/v2.0");
+    let of = |issuer: String, require: Value| {
+        provider(
+            &json!({ "issuer": issuer, "audiences": ["api"], "single_tenant": true, "require": require }),
+        )
+    };
+    let persons_of = |issuer: String, require: Value| {
+        provider(&json!({
+            "issuer": issuer, "audiences": ["client"], "require": require,
+            "persons": { "label": "upn", "domains": [issuer.split('/').nth(2).unwrap()] },
+        }))
+    };
+    let corp = persons_of(second(tenant), json!({}));
+    for (issuer, require, wanted) in [
+        (first(tenant), json!({}), vec!["persons"]),
+        (first(tenant), json!({ "roles": ["x"] }), vec!["persons"]),
+        (first(tenant), json!({ "tid": [tenant] }), vec!["persons"]),
+        ("https://sts.example.com".to_owned(), json!({ "tid": [other, tenant] }), vec!["persons"]),
+        (first(tenant), json!({ "idtyp": ["app", "user"] }), vec!["persons"]),
+        (first(tenant), json!({ "idtyp": ["app"] }), vec![]),
+        (first(other), json!({ "tid": [other] }), vec![]),
+        (second(tenant), json!({ "idtyp": ["app"] }), vec!["persons"]),
+    ] {
+        let azure = of(issuer.clone(), require.clone());
+        let found = |own: &Provider, other: &Provider| -> Vec<String> {
+            conflicts("own", own, [("other", other)]).iter().map(place).collect()
+        };
+        assert_eq!(found(&azure, &corp), wanted, "{issuer} {require}");
+        assert_eq!(found(&corp, &azure), wanted, "{issuer} {require}");
+    }
+    let twice = persons_of(first(tenant), json!({ "tid": [tenant] }));
+    assert_eq!(
+        conflicts("own", &corp, [("twice", &twice)]).iter().map(place).collect::<Vec<_>>(),
+        ["persons"]
+    );
+    let (hd, shop) = (json!({ "hd": ["example.com"] }), json!({ "hd": ["example.org"] }));
+    let google = persons_of("https://accounts.example.com".to_owned(), hd.clone());
+    assert!(
+        !conflicts("own", &of("https://api.example.com".to_owned(), hd), [("google", &google)]).is_empty()
+    );
+    assert!(
+        conflicts("own", &of("https://api.example.com".to_owned(), shop), [("google", &google)]).is_empty()
+    );
 }
 
 #[test]

@@ -50,20 +50,15 @@ fn an_endpoint_elsewhere_is_rejected() {
     use UrlError::{Address, Character, Fragment, Scheme, User};
     let url = |error| DiscoveryError::Url { name: "x", error };
     let host = |host: &str| DiscoveryError::Host { name: "x", host: host.into() };
-    let names = [
-        "jwks_uri",
-        "authorization_endpoint",
-        "token_endpoint",
-        "device_authorization_endpoint",
-        "end_session_endpoint",
-    ];
+    let required = ["jwks_uri", "authorization_endpoint", "token_endpoint"];
+    let optional = ["device_authorization_endpoint", "end_session_endpoint"];
     for (value, wanted) in [
         (json!("javascript:alert(1)//"), url(Scheme)),
         (json!("http://login.example.com/"), url(Scheme)),
         (json!("data:text/html,x"), url(Scheme)),
         (json!("/token"), url(Scheme)),
         (json!(""), url(Scheme)),
-        (json!(null), url(Scheme)),
+        (json!(null), DiscoveryError::Missing("x")),
         (json!(["https://login.example.com/"]), url(Scheme)),
         (json!("https://evil.example/"), host("evil.example")),
         (json!("https://evil.example/#@login.example.com"), url(Fragment)),
@@ -76,12 +71,23 @@ fn an_endpoint_elsewhere_is_rejected() {
         (json!("https://login.example.com:8443/"), DiscoveryError::Port { name: "x", port: 8443 }),
         (json!("https://login.example.com/#x"), url(Fragment)),
     ] {
-        for name in names {
+        for name in required {
             let mut spoilt = document();
             spoilt[name] = value.clone();
             let found = parse(&spoilt, true).unwrap_err();
             // Except for the member's name.
             assert_eq!(found.to_string().replace(name, "x"), wanted.to_string(), "{name} {value}");
+        }
+        for name in optional {
+            let mut spoilt = document();
+            spoilt[name] = value.clone();
+            let login = parse(&spoilt, true).unwrap().login.unwrap();
+            let has_logout = name != "end_session_endpoint";
+            assert_eq!(
+                (login.device_authorization, login.end_session.is_some()),
+                (None, has_logout),
+                "{name} {value}"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use concord_identity::{Judgement, KeySet, Provider, Reason, Token, judge};
+use concord_identity::{Judgement, KeySet, Provider, Reason, Token, TokenSource, judge};
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use ring::{
     hmac,
@@ -150,7 +150,7 @@ pub(crate) struct Forge {
     edit: fn(String) -> String,
     provider: Value,
     keys: Vec<Value>,
-    nonce: Option<&'static str>,
+    source: TokenSource<'static>,
 }
 
 fn members(value: Value) -> Map<String, Value> {
@@ -175,11 +175,11 @@ pub(crate) fn good() -> Forge {
             "claims": { "groups": ["concord-*"], "environment": true },
         }),
         keys: ["rsa", "ec", "ed"].map(jwk).to_vec(),
-        nonce: None,
+        source: TokenSource::Client,
     }
 }
 
-/// A good token of a person.
+/// A good token of a person, who logs in on another device.
 pub(crate) fn person() -> Forge {
     let persons = json!({ "label": "email", "domains": ["example.com"] });
     good()
@@ -187,6 +187,7 @@ pub(crate) fn person() -> Forge {
         .provider("persons", persons)
         .claim("email", json!("Ann@Example.com"))
         .claim("email_verified", json!(true))
+        .source(TokenSource::DeviceCode)
 }
 
 impl Forge {
@@ -264,9 +265,15 @@ impl Forge {
         self
     }
 
-    pub(crate) fn nonce(mut self, nonce: &'static str) -> Self {
-        self.nonce = Some(nonce);
+    /// How the token comes.
+    pub(crate) fn source(mut self, source: TokenSource<'static>) -> Self {
+        self.source = source;
         self
+    }
+
+    /// By a code, for a login with this nonce.
+    pub(crate) fn nonce(self, nonce: &'static str) -> Self {
+        self.source(TokenSource::Code { nonce })
     }
 
     pub(crate) fn text(&self) -> String {
@@ -288,7 +295,7 @@ impl Forge {
     pub(crate) fn judge_text(&self, text: &str) -> Judgement {
         let provider = Provider::parse(&self.provider).unwrap();
         match Token::parse(text) {
-            Ok(token) => judge(&token, &provider, &self.key_set(), NOW_S, self.nonce),
+            Ok(token) => judge(&token, &provider, &self.key_set(), NOW_S, self.source),
             Err(error) => error.into(),
         }
     }

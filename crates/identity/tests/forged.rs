@@ -1,6 +1,6 @@
 //! Forged tokens, each with the reason of its rejection.
 
-use concord_identity::{Reason, Token};
+use concord_identity::{Reason, Token, TokenSource};
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::json;
 
@@ -147,6 +147,20 @@ fn keys() -> Vec<Case> {
         ("no `kid` and two keys", UnknownKey, without_kid.clone().keys(&["rsa", "other"].map(jwk))),
         ("no `kid` and only keys of other kinds", UnknownKey, without_kid.keys(&["ec", "ed"].map(jwk))),
         ("a `kid`, and a key without", UnknownKey, rsa_with(json!({ "kid": null }))),
+        (
+            "no `kid`, and two keys for the algorithm",
+            UnknownKey,
+            good().header("kid", json!(null)).keys(&[
+                jwk_with("rsa", json!({ "alg": "RS256" })),
+                jwk("other"),
+                jwk_with("rsa", json!({ "alg": "PS256" })),
+            ]),
+        ),
+        (
+            "a `kid` that is for other algorithms only",
+            UnknownKey,
+            good().signed("RS256", "rsa", Signer::Rs256).keys(&[jwk_with("rsa", json!({ "alg": "PS256" }))]),
+        ),
         ("no keys", UnknownKey, good().keys(&[])),
         ("ES256 with the RSA key", UnknownKey, good().signed("ES256", "rsa", Signer::Rs256)),
         ("RS256 with the key of ES256", UnknownKey, good().signed("RS256", "ec", Signer::Es256)),
@@ -261,6 +275,19 @@ fn parties() -> Vec<Case> {
             AuthorizedParty,
             audience(json!(["concord", "other"])).claim("azp", json!(["concord"])),
         ),
+        (
+            "several audiences, and a party that is not the required one",
+            AuthorizedParty,
+            audience(json!(["concord", "account"])).claim("azp", json!("ci")),
+        ),
+        (
+            "a person with several audiences, of another client that is required",
+            AuthorizedParty,
+            person()
+                .provider("require", json!({ "tid": ["9f"], "azp": ["ci"] }))
+                .claim("aud", json!(["concord", "account"]))
+                .claim("azp", json!("ci")),
+        ),
         ("a person of another client", AuthorizedParty, person().claim("azp", json!("other"))),
         ("a person of no client", AuthorizedParty, person().claim("azp", json!(null))),
         ("an empty subject", Subject, subject(json!(""))),
@@ -268,7 +295,8 @@ fn parties() -> Vec<Case> {
         ("a list of subjects", Subject, subject(json!(["ann"]))),
         ("a subject with a control character", Subject, subject(json!("ann\n"))),
         ("a subject with an unseen character", Subject, subject(json!("ann\u{202e}"))),
-        ("a subject of 256 bytes", Subject, subject(json!("x".repeat(256)))),
+        ("a subject of 1,025 bytes", Subject, subject(json!("x".repeat(1025)))),
+        ("a person's subject of 256 bytes", Subject, person().claim("sub", json!("x".repeat(256)))),
         ("no subject", Subject, good().without("sub")),
     ]
 }
@@ -313,7 +341,7 @@ fn times() -> Vec<Case> {
 
 /// Claims that are not those which the provider or the login asks for.
 fn claims() -> Vec<Case> {
-    use Reason::{ClaimsTooLarge, GroupsMissing, Nonce, Requirement};
+    use Reason::{ClaimsTooLarge, CodeRequired, GroupsMissing, Nonce, Requirement};
     let nested = json!({ "/kubernetes.io/namespace": ["prod"] });
     let kubernetes = good().provider("require", nested);
     let large: Vec<String> = (0..100).map(|n| format!("concord-{n:060}")).collect();
@@ -363,6 +391,22 @@ fn claims() -> Vec<Case> {
             Requirement,
             good().provider("require", json!({ "/a/0": ["x"] })).claim("a", json!(["x"])),
         ),
+        (
+            "several audiences, and another party than the required one",
+            Requirement,
+            good()
+                .provider("require", json!({ "tid": ["9f"], "azp": ["ci"] }))
+                .claim("aud", json!(["concord", "account"]))
+                .claim("azp", json!("somebody-else")),
+        ),
+        ("a bare token of a person", CodeRequired, person().source(TokenSource::Client)),
+        (
+            "a bare token of a person, with a nonce",
+            CodeRequired,
+            person().claim("nonce", json!("n-1")).source(TokenSource::Client),
+        ),
+        ("an empty nonce", Nonce, person().nonce("").claim("nonce", json!(""))),
+        ("a person's token of another login", Nonce, person().nonce("n-1").claim("nonce", json!("n-2"))),
         ("another nonce", Nonce, good().nonce("n-1").claim("nonce", json!("n-2"))),
         ("no nonce", Nonce, good().nonce("n-1")),
         ("a number as nonce", Nonce, good().nonce("1").claim("nonce", json!(1))),
@@ -384,7 +428,25 @@ fn labels() -> Vec<Case> {
             .provider("persons", json!({ "label": "upn", "domains": ["example.com"] }))
             .claim("upn", json!(value))
     };
+    let tenant = |value| {
+        let persons = json!({ "label": "email", "domains": ["example.com"], "verified_by": "tenant" });
+        person().provider("persons", persons).claim("xms_edov", value)
+    };
+    let without_domains =
+        |text: &str| person().provider("persons", json!({ "label": "name" })).claim("name", json!(text));
     vec![
+        ("an address of a guest's tenant", EmailNotVerified, tenant(json!(null)).without("xms_edov")),
+        ("an address that Entra has not verified", EmailNotVerified, tenant(json!(false))),
+        ("an address that Entra has verified with 0", EmailNotVerified, tenant(json!("0"))),
+        ("an address that Entra has verified with 2", EmailNotVerified, tenant(json!(2))),
+        (
+            "an address of a guest who has a claim of Google",
+            EmailNotVerified,
+            tenant(json!(false)).claim("hd", json!("example.com")),
+        ),
+        ("an address as a name, without domains", Domain, without_domains("ceo@example.com")),
+        ("a name that ends with `@`, without domains", Domain, without_domains("ceo@")),
+        ("a name that begins with `@`, without domains", LabelInvalid, without_domains("@example.com")),
         ("an address that is not verified", EmailNotVerified, verified(json!(false))),
         ("verified as a string", EmailNotVerified, verified(json!("true"))),
         ("verified as a number", EmailNotVerified, verified(json!(1))),

@@ -84,6 +84,17 @@ fn a_key_is_found_by_its_id_or_alone() {
     assert_eq!(found(Algorithm::EdDsa, Some("rsa")), None);
     assert_eq!(found(Algorithm::Rs256, None), None);
     assert_eq!(found(Algorithm::EdDsa, None), Some((KeyKind::Ed25519, "ed".into())));
+    // One `kid` may have a key for each algorithm.
+    let of_each = [
+        jwk_with("rsa", json!({ "alg": "PS256" })),
+        jwk_with("other", json!({ "alg": "RS256", "kid": "rsa" })),
+    ];
+    let of_each = parse(&of_each).unwrap();
+    for algorithm in [Algorithm::Ps256, Algorithm::Rs256] {
+        let by_id = of_each.find(algorithm, Some("rsa"));
+        assert!(by_id.is_some() && by_id == of_each.find(algorithm, None), "{algorithm}");
+    }
+    assert_ne!(of_each.find(Algorithm::Ps256, None), of_each.find(Algorithm::Rs256, None));
     let of_pss = parse(&[jwk_with("rsa", json!({ "alg": "PS256" }))]).unwrap();
     assert!(of_pss.find(Algorithm::Ps256, None).is_some() && of_pss.find(Algorithm::Rs256, None).is_none());
     let without_id = parse(&[jwk_with("rsa", json!({ "kid": null }))]).unwrap();
@@ -98,6 +109,7 @@ fn a_set_that_is_too_large_or_ambiguous_is_rejected() {
     };
     assert_eq!(parse(&ed(32)).unwrap().len(), 32);
     assert_eq!(parse(&ed(33)), Err(KeySetError::TooMany));
+    assert_eq!(parse(&[ed(32), ed(32)].concat()), parse(&ed(32)), "copies don't count");
     let unusable: Vec<Value> = ed(500)
         .into_iter()
         .map(|mut key| {
@@ -110,7 +122,18 @@ fn a_set_that_is_too_large_or_ambiguous_is_rejected() {
     assert!(parse(&(0..20).map(rsa).collect::<Vec<_>>()).is_ok());
     assert_eq!(parse(&(0..25).map(rsa).collect::<Vec<_>>()), Err(KeySetError::TooLarge));
     let twice = [jwk("rsa"), jwk_with("other", json!({ "kid": "rsa" }))];
-    assert_eq!(parse(&twice), Err(KeySetError::Ambiguous { kind: KeyKind::Rsa, id: "rsa".into() }));
+    let ambiguous = Err(KeySetError::Ambiguous { kind: KeyKind::Rsa, id: "rsa".into() });
+    assert_eq!(parse(&twice), ambiguous);
+    for (one, other) in
+        [(json!("PS256"), json!("PS256")), (json!(null), json!("RS256")), (json!("RS256"), json!(null))]
+    {
+        let keys = [
+            jwk_with("rsa", json!({ "alg": one })),
+            jwk_with("other", json!({ "alg": other, "kid": "rsa" })),
+            jwk("ec"),
+        ];
+        assert_eq!(parse(&keys), ambiguous, "{one} {other}");
+    }
     let large = format!("{{\"keys\":[],\"x\":\"{}\"}}", "x".repeat(256 << 10));
     for text in ["", "[]", "{}", r#"{"keys":{}}"#, r#"{"keys":[],"keys":[]}"#, &large] {
         assert!(KeySet::parse(text.as_bytes()).is_err(), "{text:.40}");

@@ -88,6 +88,8 @@ fn a_role_has_its_defaults_and_any_of_its_members() {
     assert!(role.has(&key("corp"), &claims(&json!({ "a": "2" }))));
     assert!(!role.has(&key("ci"), &claims(&json!({ "a": "2" }))));
     assert!(!empty.has(&key("ci"), &claims(&json!({ "a": "1" }))));
+    let longest = "x".repeat(1024);
+    assert!(member(&json!({ "sub": [longest] })).matches(&key("ci"), &claims(&json!({ "sub": longest }))));
 }
 
 #[test]
@@ -117,7 +119,8 @@ fn each_wrong_member_of_a_role_has_its_problem() {
         (one(json!({ "a": [1.5] })), "members.0.match.a.0"),
         (one(json!({ "a": [["x"]] })), "members.0.match.a.0"),
         (one(json!({ "a": [""] })), "members.0.match.a.0"),
-        (one(json!({ "a": ["x".repeat(256)] })), "members.0.match.a.0"),
+        (one(json!({ "a": ["x".repeat(1025)] })), "members.0.match.a.0"),
+        (one(json!({ "x".repeat(256): ["x"] })), &format!("members.0.match.{}…", "x".repeat(160))),
         (one(json!({ "a": ["*"] })), "members.0.match.a.0"),
         (one(json!({ "a": ["concord-*"] })), "members.0.match.a.0"),
         (one(json!({ "a": ["repo:acme/shop*"] })), "members.0.match.a.0"),
@@ -150,6 +153,9 @@ fn a_match_of_the_owner_alone_is_worth_a_hint() {
         (json!({ "namespace_path": ["acme"], "ref_protected": ["true"] }), true),
         (json!({ "sub": ["repo:acme/*"] }), true),
         (json!({ "repository": ["acme/*"] }), true),
+        (json!({ "sub": ["repo:*"] }), true),
+        (json!({ "sub": ["project_path:*"], "ref": ["main"] }), true),
+        (json!({ "sub": ["system:serviceaccount:*"] }), true),
         (json!({ "repository": ["acme/shop", "acme/*"] }), true),
         (json!({ "repository_owner": ["acme"], "environment": ["prod"] }), false),
         (json!({ "repository_owner": ["acme"], "repository_id": ["74"] }), false),

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use concord_identity::{
-    ClaimName, Claims, Discovery, KeySet, Membership, Provider, Token, claims::KeptClaims, judge,
+    ClaimName, Claims, Discovery, KeySet, Membership, Provider, Token, TokenSource, claims::KeptClaims, judge,
 };
 use concord_model::key::Key;
 use proptest::{prelude::*, sample::Index};
@@ -144,8 +144,9 @@ proptest! {
                 "claims": { "groups": true, "a": true }, "persons": { "label": "email", "domains": ["example.com"] },
             });
             let provider = Provider::parse(&people).unwrap();
-            prop_assert!(judge(&token, &provider, &good().key_set(), u64::MAX, Some("n")).outcome.is_err());
-            prop_assert!(judge(&token, &provider, &KeySet::default(), 0, None).outcome.is_err());
+            let (code, device) = (TokenSource::Code { nonce: "n" }, TokenSource::DeviceCode);
+            prop_assert!(judge(&token, &provider, &good().key_set(), u64::MAX, code).outcome.is_err());
+            prop_assert!(judge(&token, &provider, &KeySet::default(), 0, device).outcome.is_err());
         }
     }
 

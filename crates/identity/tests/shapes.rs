@@ -46,18 +46,35 @@ fn what_a_check_allows_is_accepted() {
         good().claim("aud", json!(["concord-2"])),
         good().claim("aud", json!(["concord", "other"])).claim("azp", json!("concord-2")),
         good().claim("azp", json!("somebody else's client")),
+        good()
+            .provider("require", json!({ "tid": ["9f"], "azp": ["ci"] }))
+            .claim("aud", json!(["concord", "account"]))
+            .claim("azp", json!("ci")),
         good().claim("exp", json!(NOW_S + 1)),
         good().claim("exp", raw("253402300799")),
         good().claim("iat", json!(NOW_S + 60)).claim("nbf", json!(NOW_S + 60)),
         good().claim("iat", json!(NOW_S - 3600)).claim("nbf", json!(0)),
         good().claim("tid", json!("a0")),
-        good().claim("sub", json!("x".repeat(255))),
+        good().claim("sub", json!("x".repeat(1024))),
+        person().claim("sub", json!("x".repeat(255))),
+        good()
+            .provider("require", json!({ "sub": ["x".repeat(1024)] }))
+            .claim("sub", json!("x".repeat(1024))),
         good().claim("nonce", json!("of no login")),
         good().nonce("n").claim("nonce", json!("n")),
         good().payload_end(r#","deep":[[[[[[[]]]]]]]"#),
         good().claim("_claim_names", json!({ "other": "src1" })),
         good().claim("_claim_names", json!({ "groups": "src1" })).claim("groups", json!([])),
         good().claim("hasgroups", json!(true)).claim("groups", json!(["x"])),
+        // The order of keys, a copy of one, and one id for several algorithms don't matter.
+        good().keys(&[jwk("rsa"), jwk("ec"), jwk("rsa")]),
+        good().keys(&["PS256", "RS256"].map(|name| jwk_with("rsa", json!({ "alg": name })))),
+        good()
+            .header("kid", Value::Null)
+            .keys(&["PS256", "RS256"].map(|name| jwk_with("rsa", json!({ "alg": name })))),
+        good().signed("Ed25519", "ed", Signer::EdDsa).keys(&[jwk_with("ed", json!({ "alg": "EdDSA" }))]),
+        good().signed("EdDSA", "ed", Signer::EdDsa).keys(&[jwk_with("ed", json!({ "alg": "Ed25519" }))]),
+        person().nonce("n").claim("nonce", json!("n")),
         person().claim("azp", json!("concord")),
         person().claim("aud", json!(["concord", "other"])).claim("azp", json!("concord")),
     ] {
@@ -74,6 +91,14 @@ fn the_label_of_a_person_is_in_lower_case_and_its_domain_is_one_of_the_provider_
     let upn = person().provider("persons", json!({ "label": "upn", "domains": ["example.com"] }));
     let upn = upn.claim("upn", json!("ANN@example.com")).without("email_verified");
     assert_eq!(accepted(&upn).label.as_deref(), Some("ann@example.com"));
+    for verified in [json!(true), json!(1), json!("1")] {
+        let tenant = json!({ "label": "email", "domains": ["example.com"], "verified_by": "tenant" });
+        let tenant =
+            person().provider("persons", tenant).without("email_verified").claim("xms_edov", verified);
+        assert_eq!(accepted(&tenant).label.as_deref(), Some("ann@example.com"));
+        let google = tenant.provider("require", json!({ "hd": ["example.com"] })).without("xms_edov");
+        accepted(&google.without("tid").claim("hd", json!("example.com")));
+    }
     let longest = person().claim("email", json!(format!("{}@example.com", "x".repeat(116))));
     assert_eq!(accepted(&longest).label.map(|label| label.len()), Some(128));
 }
@@ -164,6 +189,21 @@ fn a_token_of_a_kubernetes_service_account_is_accepted() {
 }
 
 #[test]
+fn a_token_of_a_cluster_whose_issuer_is_an_address_is_accepted_by_static_keys() {
+    let issuer = "https://10.0.0.5:6443";
+    let payload = json!({
+        "aud": [issuer], "exp": NOW_S + 3607, "iat": NOW_S, "iss": issuer,
+        "sub": "system:serviceaccount:prod:deployer",
+    });
+    let provider = json!({
+        "issuer": issuer, "audiences": [issuer], "single_tenant": true,
+        "keys": { "jwks": { "keys": [jwk("rsa")] } },
+    });
+    let found = accepted(&token(json!({ "alg": "RS256", "kid": "rsa" }), payload, provider));
+    assert_eq!(found.subject, "system:serviceaccount:prod:deployer");
+}
+
+#[test]
 fn a_token_of_entra_is_accepted_in_the_name_of_its_tenant() {
     let tenant = "9122040d-6c67-4c5b-b112-36a304b66dad";
     let payload = json!({
@@ -171,6 +211,7 @@ fn a_token_of_entra_is_accepted_in_the_name_of_its_tenant() {
         "sub": "AAAAAAAAAAAAAAAAAAAAAIkzqFVrSaSaFHy782bbtaQ", "aud": "6cb04018-a3f5-46a7-b995-940c78f5aef3",
         "exp": NOW_S + 3900, "iat": NOW_S, "nbf": NOW_S, "name": "Abe Lincoln", "email": "AbeLi@example.com",
         "preferred_username": "AbeLi@example.com", "oid": "00000000-0000-0000-66f3-3332eca7ea81", "tid": tenant,
+        "xms_edov": true,
         "nonce": "123523", "aio": "Df2UVXL1ix!lMCWMSOJBcFatzcGfvFGhjKv8q5g0x732dR5MB5BisvGQO7YWByjd8iQDLq", "rh": "0.A",
         "groups": ["3f4a", "concord-platform"],
     });

@@ -178,8 +178,14 @@ pub const ROLE_MEMBERS_MAX: usize = 16;
 pub const MATCH_CLAIMS_MAX: usize = 8;
 /// Values of one of these claims.
 pub const MATCH_VALUES_MAX: usize = 16;
-/// Bytes of a claim's name, and of a value that it is compared with.
+/// Bytes of a claim's name, and of an audience, a client id and a scope.
 pub const CLAIM_TEXT_BYTES_MAX: usize = 255;
+/// Bytes of a value that a claim is compared with: a role can match each `sub` that a machine may have.
+pub const CLAIM_VALUE_BYTES_MAX: usize = MACHINE_SUBJECT_BYTES_MAX;
+/// Bytes of the `sub` of a person: `OpenID` Connect allows no more.
+pub const PERSON_SUBJECT_BYTES_MAX: usize = 255;
+/// Bytes of the `sub` of a machine: GitHub and GitLab put paths, branches and further claims into it.
+pub const MACHINE_SUBJECT_BYTES_MAX: usize = 1 << 10;
 /// Seconds of a session: five minutes to twelve hours.
 pub const SESSION_S: RangeInclusive<u64> = 300..=12 * 60 * 60;
 /// The same of a role that does not say it: a working day.
