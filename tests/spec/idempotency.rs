@@ -118,6 +118,28 @@ async fn a_decided_rejection_is_remembered_too() {
 }
 
 #[tokio::test]
+async fn a_rejection_by_the_state_of_the_record_is_remembered_with_invalid_data_too() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define("d", &json!([]), &json!({"properties": {"n": {"type": "integer"}}})).await;
+        let invalid = json!({"n": "x"});
+        let with_key = |call: Call, name: &str| call.header("idempotency-key", &run.key(name));
+        let put = || with_key(d.put("k", &invalid).header("if-match", "\"1\""), "absent");
+        let absent = put().await.refused(404, "not_found_error");
+        d.create("k", &json!({"n": 1})).await.expect(201);
+        same(&absent, &put().await);
+        let other = || with_key(d.put("k", &invalid).header("if-match", "\"1\""), "other");
+        let other_first = other().await.expect(412);
+        let create = || with_key(d.create("k", &invalid), "exists");
+        let exists = create().await.refused(409, "conflict_error");
+        d.remove("k").await.expect(200);
+        same(&exists, &create().await);
+        assert_eq!(other().await.status, other_first.status);
+        d.get("k").await.expect(404);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_answer_that_was_not_decided_is_not_remembered() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define("d", &json!([]), &json!({"properties": {"n": {"type": "integer"}}})).await;

@@ -18,11 +18,12 @@ use tokio::time::Instant;
 use super::{Prepared, patch::content_at, prepare::PreparedWrite};
 use crate::{
     origin::{KeyTag, key_tag},
-    request::{Caller, Decision, Effect, Refusal, WriteRequest},
+    request::{Caller, Decision, Effect, Refusal, Target, WriteRequest},
     retry::OnUnknown,
 };
 use concord_model::{
     command::{Command, Outcome, Transaction},
+    error::Rejection,
     limits::{REMEMBERED_AT_LEAST_US, remembered_max},
     time::Timestamp,
 };
@@ -58,24 +59,43 @@ pub(super) fn on_unknown(caller: &Caller) -> OnUnknown {
 }
 
 /// Makes a command of a confirmed rejection, so that the log stores it for retries. A write whose command can be made
-/// is proposed itself and rejected by the log; this is for batches and patches, of which there is no command when they
-/// are rejected. A rejection by an environment is not stored: the same request succeeds once the freeze is over.
+/// is proposed itself and rejected by the log. This is for the others: batches and patches that are rejected, and writes of
+/// one record whose data is invalid as well. A rejection by an environment is not stored: the same request succeeds once
+/// the freeze is over.
 ///
 /// # Errors
 /// The refusal, if the log could not decide it or there is no idempotency key.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the log stores no other refusal")]
 pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
-    let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
+    let is_of_one_record = matches!(request.write.target(), Target::Definition(_) | Target::Config { .. })
+        && request.write.effect() != Effect::Restore;
+    let has_no_command = |rejection: &Rejection| {
+        matches!(request.write.effect(), Effect::Batch | Effect::Compute)
+            || (is_of_one_record && is_of_record_state(rejection))
+    };
     // A change request that can't be applied now may be applied by the same request later.
     let is_stored =
         request.caller.idempotency_key.is_some() && !request.caller.dry_run && request.edition.is_none();
     match refusal {
-        Refusal::Rejected(rejection) if has_no_command && is_stored && !rejection.is_by_environment() => {
+        Refusal::Rejected(rejection)
+            if has_no_command(&rejection) && is_stored && !rejection.is_by_environment() =>
+        {
             let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
             Ok(Prepared::Propose(PreparedWrite::of(Command::Transaction(transaction))))
         }
         refusal => Err(refusal),
     }
+}
+
+/// Whether a rejection is of the state of the record that is written: its precondition is not met.
+fn is_of_record_state(rejection: &Rejection) -> bool {
+    matches!(
+        rejection,
+        Rejection::ConfigExists
+            | Rejection::ConfigNotFound
+            | Rejection::DefinitionExists
+            | Rejection::Precondition { .. }
+    )
 }
 
 /// Refuses a request with an idempotency key while its record could only be stored in place of one that may be needed.

@@ -6,8 +6,9 @@
 //! The order of validation is the contract's: definition key → definition exists → config key → config exists →
 //! preconditions → data. [`check_intake`] validates the definition key on the receiving node.
 //!
-//! If a request with an idempotency key does not meet its preconditions, its command is proposed all the same, provided
-//! that one can be made. The log rejects it and stores the rejection, so a retry gets the same response.
+//! If a request with an idempotency key does not meet its preconditions, its command is proposed all the same. If none can
+//! be made, because its data is invalid as well, `rejecting_command` makes one of the rejection. The log rejects it and
+//! stores the rejection, so a retry gets the same response.
 //!
 //! **Invariant:** nothing here changes anything. The same write against the same state has the same result.
 
