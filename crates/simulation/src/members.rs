@@ -44,14 +44,16 @@ pub(crate) async fn members(node: &Client, setup: &Setup) -> Vec<usize> {
         shown(&node.get("/api/v1/cluster").insist().await).into_iter().map(|member| member.node).collect()
     };
     let mut members = read().await;
-    while setup.work.spares > 0 {
+    if setup.work.spares == 0 {
+        return members;
+    }
+    loop {
         sleep(SETTLED).await;
         let before = std::mem::replace(&mut members, read().await);
         if members == before {
-            break;
+            return members;
         }
     }
-    members
 }
 
 /// Changes members until the clients' time is over.
