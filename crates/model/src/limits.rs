@@ -130,13 +130,13 @@ pub const PERSON_LABEL_BYTES_MAX: usize = 254;
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
 /// Levels of the JSON of a token, a key set and a discovery document: Kubernetes has 4.
 pub const TOKEN_DEPTH_MAX: usize = 8;
-/// Audiences of a token, and values of `aud`.
+/// Values of `aud` in a token.
 pub const TOKEN_AUDIENCES_MAX: usize = 32;
 /// Seconds that the times of a token may be ahead: clocks differ.
 pub const TOKEN_AHEAD_S_MAX: u64 = 60;
-/// Seconds since a token was issued, after which nobody can log in with it, as a provider can be set.
+/// Seconds after `iat` for which a token is accepted: the range that a provider can set.
 pub const TOKEN_AGE_S: RangeInclusive<u64> = 60..=24 * 60 * 60;
-/// The same of a provider that does not say it: an hour, as long as most tokens are valid.
+/// The same, unless the provider sets it: an hour, as long as most tokens are valid.
 pub const TOKEN_AGE_S_DEFAULT: u64 = 60 * 60;
 /// Bytes of what a provider answers: a discovery document or a key set. A hundred keys with certificates fit.
 pub const PROVIDER_ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -162,9 +162,9 @@ pub const KEPT_CLAIMS_MAX: usize = 32;
 pub const KEPT_VALUES_MAX: usize = 64;
 /// Domains of the persons of a provider.
 pub const PERSON_DOMAINS_MAX: usize = 32;
-/// Seconds since a person's last login, for which what it has shown counts, as a provider can be set: up to a month.
+/// Seconds for which the claims of a person's last login count: the range that a provider can set, up to a month.
 pub const CLAIMS_AGE_S: RangeInclusive<u64> = 60 * 60..=30 * 24 * 60 * 60;
-/// The same of a provider that does not say it: a week.
+/// The same, unless the provider sets it: a week.
 pub const CLAIMS_AGE_S_DEFAULT: u64 = 7 * 24 * 60 * 60;
 /// Bytes of the label of a person who logs in.
 pub const LOGIN_LABEL_BYTES_MAX: usize = 128;
@@ -188,7 +188,7 @@ pub const PERSON_SUBJECT_BYTES_MAX: usize = 255;
 pub const MACHINE_SUBJECT_BYTES_MAX: usize = 1 << 10;
 /// Seconds of a session: five minutes to twelve hours.
 pub const SESSION_S: RangeInclusive<u64> = 300..=12 * 60 * 60;
-/// The same of a role that does not say it: a working day.
+/// The same, unless the role sets it: a working day.
 pub const SESSION_S_DEFAULT: u64 = 8 * 60 * 60;
 
 // Environments.
