@@ -20,13 +20,14 @@ use concord_service::{audit, membership::check_address, spans};
 const LIBRARY_LEVELS: &str = "openraft=error,chunked_wal=warn,raft_log=warn";
 
 /// The crates that log, of this program and of those that it is made of.
-const LOGGING_CRATES: [&str; 20] = [
+const LOGGING_CRATES: [&str; 21] = [
     "chunked_wal",
     "concord",
     "concord_client",
     "concord_consensus",
     "concord_flags",
     "concord_http",
+    "concord_identity",
     "concord_model",
     "concord_net",
     "concord_service",

@@ -184,6 +184,12 @@ async fn a_schedule_is_left_to_the_cluster_after_the_checks_of_an_apply() {
         assert_eq!(left.data()["scheduled"]["by"]["key_id"], *ann.id);
         let again = act(&bob.node, &made, "apply").await.expect(200);
         assert_eq!(again.tag(), left.tag(), "it is left once");
+        let keyed = |node: &Client| {
+            let body = json!({"digest": made.data()["digest"]});
+            node.post(&format!("{}/apply", at(&made)), &body).header("idempotency-key", &run.key("left"))
+        };
+        let first = keyed(&ann.node).await.expect(200);
+        assert_eq!((first.tag(), &first.data()["scheduled"]), (left.tag(), &left.data()["scheduled"]));
         let list = bob
             .node
             .get(CHANGES)
@@ -197,6 +203,14 @@ async fn a_schedule_is_left_to_the_cluster_after_the_checks_of_an_apply() {
             ann.node.put(&at(&made), &json!({"title": "t", "operations": [env.put(3)]})).await.expect(200);
         assert_eq!((&edit.data()["phase"], &edit.data()["schedule"]), (&json!("open"), &Value::Null));
         assert_ne!(text(&edit, "digest"), text(&made, "digest"));
+        for node in run.all() {
+            let retried = keyed(&node.with_credential(&ann.node.key)).await.expect(200);
+            assert_eq!(
+                (&retried.data()["phase"], retried.body["message"].as_str()),
+                (&json!("open"), Some("change request applied before; it has changed since"))
+            );
+        }
+        refused(act(&ann.node, &made, "apply").await, 409, "change_digest");
 
         // Who approves a time approves nothing else.
         let early = timed(

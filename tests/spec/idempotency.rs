@@ -1,9 +1,18 @@
 //! `Idempotency-Key`: a write that is sent again is answered again, by any node, and done once.
 
+use http::Method;
 use serde_json::json;
 
-use super::{DEFINITIONS, Run, on_leader_and_follower};
-use crate::harness::{Answer, Call};
+use super::{
+    DEFINITIONS, Run,
+    change_requests::{Restricted, at, create},
+    environments::path as environment,
+    on_leader_and_follower,
+};
+use crate::{
+    harness::{Answer, Call, Client},
+    hostile::grants::{KEYS, create_key},
+};
 
 fn same(first: &Answer, again: &Answer) {
     assert_eq!(first.status, again.status, "{first:?} {again:?}");
@@ -37,7 +46,7 @@ async fn every_write_takes_a_key() {
         let configs = format!("{item}/config/");
         let config = format!("{item}/config/k");
         let [_, second, third] = run.all();
-        let again = async |name: &str, call: &dyn Fn(&crate::harness::Client) -> Call| {
+        let again = async |name: &str, call: &dyn Fn(&Client) -> Call| {
             let id = run.key(name);
             let first = call(&run.node).header("idempotency-key", &id).await;
             assert!(first.status < 300, "{first:?}");
@@ -135,6 +144,40 @@ async fn a_rejection_by_the_state_of_the_record_is_remembered_with_invalid_data_
         same(&exists, &create().await);
         assert_eq!(other().await.status, other_first.status);
         d.get("k").await.expect(404);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_failed_precondition_is_remembered_for_what_is_no_definition_and_no_config_too() {
+    on_leader_and_follower(async |run: Run| {
+        let retried = async |name: &str, call: &dyn Fn(&Client) -> Call, end: &dyn Fn() -> Call| {
+            let sent = |node: &Client| call(node).header("idempotency-key", &run.key(name));
+            sent(&run.node).await.refused(412, "precondition_failed");
+            end().await.expect(200);
+            for node in run.all() {
+                sent(&node).await.refused(412, "precondition_failed");
+            }
+        };
+        let path = environment(&run.key("e"));
+        let rules = json!({"freeze": []});
+        run.node.put(&path, &rules).await.expect(201);
+        let new = |node: &Client| node.put(&path, &rules).header("if-none-match", "*");
+        retried("environment", &new, &|| run.node.delete(&path)).await;
+        run.node.get(&path).await.expect(404);
+
+        let grants = json!([{"verbs": ["read"], "definitions": ["*"]}]);
+        let (id, _) = create_key(&run.node, &grants, &json!({})).await;
+        let key = format!("{KEYS}{id}");
+        let rename = |node: &Client| node.call(Method::PATCH, &key).json(&json!({"name": "n"})).header("if-match", "\"1\"");
+        retried("key", &rename, &|| run.node.delete(&key)).await;
+
+        let env = Restricted::new(&run, 1).await;
+        let made = create(&run.node, &[env.put(2)]).await.expect(201);
+        let edition = json!({"title": "t", "operations": [env.put(3)]});
+        let edit = |node: &Client| node.put(&at(&made), &edition).header("if-match", "\"1\"");
+        retried("change", &edit, &|| run.node.post(&format!("{}/withdraw", at(&made)), &json!({}))).await;
+        env.end(&run).await;
     })
     .await;
 }

@@ -431,7 +431,9 @@ pub(super) async fn apply(service: Service, request: BodyRequest) -> Result<Repl
     let message = match stored.as_ref().map(|stored| stored.change.phase) {
         Ok("scheduled") => "change request scheduled",
         Ok("rolling") => "rollout begun",
-        Ok(_) | Err(_) => "change request applied",
+        Ok("applied") | Err(_) => "change request applied",
+        // A retry: it was scheduled, or its rollout was begun.
+        Ok(_) => "change request applied before; it has changed since",
     };
     answered(message, stored)
 }

@@ -315,7 +315,7 @@ pub enum Restored {
 }
 
 /// Conditions and two lists of operations, of which one is carried out.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub struct Transaction {
     /// The conditions, then the operations to carry out if all of them hold, then those to carry out if one does not.
     #[serde(deserialize_with = "decode_operations")]

@@ -60,15 +60,18 @@ pub(super) fn on_unknown(caller: &Caller) -> OnUnknown {
 
 /// Makes a command of a confirmed rejection, so that the log stores it for retries. A write whose command can be made
 /// is proposed itself and rejected by the log. This is for the others: batches and patches that are rejected, and writes of
-/// one record whose data is invalid as well. A rejection by an environment is not stored: the same request succeeds once
-/// the freeze is over.
+/// one record that is not as the client expects it. A rejection by an environment is not stored: the same request succeeds
+/// once the freeze is over.
 ///
 /// # Errors
 /// The refusal, if the log could not decide it or there is no idempotency key.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the log stores no other refusal")]
 pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
-    let is_of_one_record = matches!(request.write.target(), Target::Definition(_) | Target::Config { .. })
-        && request.write.effect() != Effect::Restore;
+    let is_of_one_record = match request.write.target() {
+        Target::Definition(_) | Target::Config { .. } => request.write.effect() != Effect::Restore,
+        Target::Keys | Target::Environment(_) | Target::Change(_) => true,
+        Target::Batch | Target::Anchors => false,
+    };
     let has_no_command = |rejection: &Rejection| {
         matches!(request.write.effect(), Effect::Batch | Effect::Compute)
             || (is_of_one_record && is_of_record_state(rejection))
@@ -87,14 +90,17 @@ pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Res
     }
 }
 
-/// Whether a rejection is of the state of the record that is written: its precondition is not met.
+/// Whether a rejection is of the state of the record that is written: its precondition is not met, or it has ended.
 fn is_of_record_state(rejection: &Rejection) -> bool {
     matches!(
         rejection,
-        Rejection::ConfigExists
+        Rejection::ChangeClosed
+            | Rejection::ConfigExists
             | Rejection::ConfigNotFound
             | Rejection::DefinitionExists
             | Rejection::Precondition { .. }
+            | Rejection::RolloutActive { .. }
+            | Rejection::RolloutStage
     )
 }
 

@@ -33,7 +33,8 @@ export default function Changes() {
   const definitions = query.getAll("definition").filter(Boolean);
   const [since, by, begin] = ["since", "by", "from"].map((name) => query.get(name) ?? "");
   const [form, setForm] = useState({ definition: "", by, from: begin });
-  useEffect(() => setForm({ definition: "", by, from: begin }), [by, begin]);
+  // What is being typed as a definition stays: the address may follow later than the next key.
+  useEffect(() => setForm((old) => ({ ...old, by, from: begin })), [by, begin]);
   const [events, setEvents] = useState([]);
   const [earlier, setEarlier] = useState(null);
   const [state, setState] = useState("");
@@ -108,7 +109,7 @@ export default function Changes() {
     <form class="bar low" onSubmit=${submit}>
       <label class="field small"><span>Since</span><select aria-label="Since" value=${since} onChange=${(event) => choose({ since: event.target.value, from: "" })}><option value="">any time</option>${SINCE.map(([name, text]) => html`<option value=${name}>${text}</option>`)}</select></label>
       ${input("definition", "Definition", "limits, or prod.*")}${input("by", "By", "name or id of a key")}${input("from", "From revision", "", (text) => text.replace(/\D/g, ""))}
-      <button class="primary">Filter</button>${parameters.length ? html`<button type="button" onClick=${() => setQuery([])}>Show all</button>` : ""}</form>
+      <button class="primary">Filter</button>${parameters.length ? html`<button type="button" onClick=${() => { setForm({ definition: "", by: "", from: "" }); setQuery([]); }}>Show all</button>` : ""}</form>
     ${definitions.length ? html`<div class="bar spaced"><div class="filters">${definitions.map((name) => html`<span class="chip"><b>${name}</b><button aria-label=${`Do not follow ${name} alone`} onClick=${() => choose({ definitions: definitions.filter((other) => other !== name) })}>✕</button></span>`)}</div></div>` : ""}
     <${Problem} error=${refusal} />
     ${gone ? html`<div class="banner warn" role="alert"><strong>Some changes can't be shown:</strong> ${gone}. New changes are shown.</div>` : ""}

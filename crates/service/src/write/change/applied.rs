@@ -23,7 +23,10 @@ use crate::{
         content::{Doing, Named, StoredOperation, candidates_of, digest_of, doing, operations_of},
         counted_approvers, rules_read, stale_base, stale_operation,
     },
-    request::{EditionUse, EnvironmentWrite, Principal, Refusal, Undelete, UsedEdition, Write, WriteRequest},
+    request::{
+        EditionUse, EnvironmentWrite, Principal, Refusal, Transaction, Undelete, UsedEdition, Write,
+        WriteRequest,
+    },
 };
 use concord_model::{
     access_key::{AccessKey, Author, Verb},
@@ -62,15 +65,20 @@ pub(super) fn applying(
         let done = Done::Single(StepOutcome::Changed);
         Ok(Err(Applied { revision, at, done }))
     };
+    // It may be withdrawn before a retry, so that a retry finds only what the log has stored.
+    let begun = |at| {
+        if request.caller.idempotency_key.is_none() {
+            return done(found.record.revision, at);
+        }
+        Ok(Ok(WriteRequest::new(request.caller.clone(), Write::Transaction(Transaction::default()))))
+    };
     match &found.change.phase {
         // A retry, or another applier: it was applied once, or left to the cluster once.
         Phase::Applied { revision, at, .. } if edition.digest == *digest => return done(*revision, *at),
-        Phase::Scheduled { at, .. } if edition.digest == *digest && is_early => {
-            return done(found.record.revision, *at);
-        }
+        Phase::Scheduled { at, .. } if edition.digest == *digest && is_early => return begun(*at),
         // Its rollout has begun once. The cluster applies it at its end.
         Phase::Rolling { at, .. } if edition.digest == *digest && !applier.principal.is_cluster() => {
-            return done(found.record.revision, *at);
+            return begun(*at);
         }
         Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed.into()),
         Phase::Held => return Err(Rejection::ChangeHeld.into()),
