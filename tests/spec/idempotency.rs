@@ -169,7 +169,9 @@ async fn a_failed_precondition_is_remembered_for_what_is_no_definition_and_no_co
         let grants = json!([{"verbs": ["read"], "definitions": ["*"]}]);
         let (id, _) = create_key(&run.node, &grants, &json!({})).await;
         let key = format!("{KEYS}{id}");
-        let rename = |node: &Client| node.call(Method::PATCH, &key).json(&json!({"name": "n"})).header("if-match", "\"1\"");
+        let rename = |node: &Client| {
+            node.call(Method::PATCH, &key).json(&json!({"name": "n"})).header("if-match", "\"1\"")
+        };
         retried("key", &rename, &|| run.node.delete(&key)).await;
 
         let env = Restricted::new(&run, 1).await;
