@@ -373,16 +373,30 @@ impl KeptClaims {
         self.0.keys()
     }
 
+    /// What of stored claims would still be kept. The provider may keep less than when they were stored, and what it keeps
+    /// no more gives nobody a role.
+    #[must_use]
+    pub fn cut(&self, claims: &Claims) -> Claims {
+        let still_kept = claims.iter().filter_map(|(name, claim)| {
+            let patterns = self.0.get(name)?.as_deref();
+            let claim = match claim {
+                Claim::One(one) => keeps(patterns, one).then(|| Claim::One(one.clone()))?,
+                Claim::Many(many) => {
+                    many_of(many.iter().filter(|value| keeps(patterns, value)).cloned().collect())?
+                }
+            };
+            Some((name.clone(), claim))
+        });
+        Claims(still_kept.collect())
+    }
+
     /// What of a payload is kept.
     ///
     /// # Errors
     /// When it has more than 4 KiB.
     pub fn of(&self, payload: &Map<String, Value>) -> Result<Claims, ClaimsTooLarge> {
         let found = self.0.iter().filter_map(|(name, patterns)| {
-            let keeps = |value: &Scalar| {
-                patterns.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(value)))
-            };
-            Some((name.clone(), kept(name.find(payload)?, keeps)?))
+            Some((name.clone(), kept(name.find(payload)?, patterns.as_deref())?))
         });
         let claims = Claims(found.collect());
         let bytes = claims.to_text().len();
@@ -397,11 +411,21 @@ impl KeptClaims {
     }
 }
 
-/// The part of a claim that is kept. A list of which nothing is kept is as absent as a value that is not.
-fn kept(value: &Value, keeps: impl Fn(&Scalar) -> bool) -> Option<Claim> {
+/// Whether a value is kept: it has one of the patterns, or there are none.
+fn keeps(patterns: Option<&[ValuePattern]>, value: &Scalar) -> bool {
+    patterns.is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(value)))
+}
+
+/// The part of a claim that is kept.
+fn kept(value: &Value, patterns: Option<&[ValuePattern]>) -> Option<Claim> {
     if let Value::Array(items) = value {
-        let many: BTreeSet<Scalar> = items.iter().filter_map(Scalar::of).filter(keeps).collect();
-        return (!many.is_empty()).then_some(Claim::Many(many));
+        let values = items.iter().filter_map(Scalar::of);
+        return many_of(values.filter(|value| keeps(patterns, value)).collect());
     }
-    Scalar::of(value).filter(keeps).map(Claim::One)
+    Scalar::of(value).filter(|value| keeps(patterns, value)).map(Claim::One)
+}
+
+/// A list of values. One of which nothing is kept is as absent as a value that is not.
+fn many_of(values: BTreeSet<Scalar>) -> Option<Claim> {
+    (!values.is_empty()).then_some(Claim::Many(values))
 }

@@ -1,4 +1,4 @@
-//! Which providers can't stand side by side, and whether a change of one changes whom it trusts.
+//! Which providers can't stand side by side, how one can't change, and whether a change of one changes whom it trusts.
 //!
 //! Issuers are compared as text, as those of tokens are. A tenant of an identity service may have several issuers: Entra
 //! signs for each tenant as `https://login.microsoftonline.com/{tid}/v2.0` and as `https://sts.windows.net/{tid}/`. So a
@@ -17,7 +17,7 @@ use concord_model::error::{LocSegment, Violation};
 
 use crate::{
     claims::{Scalar, ValuePattern},
-    provider::{Persons, Provider, TENANT},
+    provider::{Persons, Provider, SubjectClaim, TENANT},
 };
 
 /// Characters of a UUID, as Entra writes the id of a tenant.
@@ -94,12 +94,42 @@ fn is_of_applications_only(provider: &Provider) -> bool {
     provider.require.iter().any(|(name, values)| name.as_str() == "idtyp" && is_app(values))
 }
 
+/// The problems of a change of a provider. Its sessions and accounts name the issuer, and an account is one human: as long
+/// as there are accounts, nothing changes that would make a human another one.
+#[must_use]
+pub fn change_problems(before: &Provider, after: &Provider, has_accounts: bool) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut add = |path: &[&str], msg: &str| {
+        let loc = path.iter().map(|segment| LocSegment::Name((*segment).to_owned())).collect();
+        found.push(Violation::at(loc, msg.to_owned()));
+    };
+    if before.issuer != after.issuer {
+        add(&["issuer"], "the issuer of a provider never changes: create another provider");
+    }
+    let Some(own) = before.persons.as_ref().filter(|_| has_accounts) else { return found };
+    match &after.persons {
+        None => add(&["persons"], "the provider has accounts: a blocked person would come back as a machine"),
+        Some(persons) if persons.subject != own.subject => {
+            add(
+                &["persons", "subject"],
+                "the provider has accounts: with another claim, each would be a new person",
+            );
+        }
+        Some(_) if own.subject == SubjectClaim::Sub && before.audiences != after.audiences => add(
+            &["audiences"],
+            "the provider has accounts: it may give a human another `sub` for another client",
+        ),
+        Some(_) => {}
+    }
+    found
+}
+
 /// Whether a change of a provider changes whom it trusts: then what was opened before may have been opened by somebody
 /// whom it trusts no more. The age of claims, the kept claims and the login don't.
 #[must_use]
 pub fn changes_trust(before: &Provider, after: &Provider) -> bool {
     let tokens = |provider: &Provider| (provider.issuer.clone(), provider.single_tenant);
-    let label = |persons: &Persons| (persons.label.clone(), persons.verified_by);
+    let label = |persons: &Persons| (persons.subject, persons.label.clone(), persons.verified_by);
     let named = |provider: &Provider| provider.persons.as_ref().map(label);
     let domains = |provider: &Provider| provider.persons.as_ref().map(|persons| persons.domains.clone());
     tokens(before) != tokens(after)

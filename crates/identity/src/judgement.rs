@@ -26,7 +26,7 @@ use crate::{
     claims::{ClaimName, Claims, KeptClaims, Scalar, shown_patterns},
     json::{shown, shown_value},
     keys::KeySet,
-    provider::Provider,
+    provider::{Provider, SubjectClaim},
     token::{Token, TokenError},
 };
 
@@ -182,7 +182,7 @@ pub struct Check {
 /// What a valid token says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// `sub`: with the issuer, it identifies who logs in.
+    /// `sub`, or of a person the claim that the provider names: with the issuer, it is who logs in.
     pub subject: String,
     /// `iat`, in seconds since 1970.
     pub issued_at_s: u64,
@@ -363,13 +363,15 @@ impl<'t> Checks<'t> {
         self.claim("azp", Reason::AuthorizedParty, wanted, holds);
     }
 
+    /// Who the token names: by `sub`, or for persons by the claim that the provider names.
     fn subject(&mut self, provider: &Provider) -> Option<String> {
-        let is_person = provider.persons.is_some();
-        let bytes_max = if is_person { PERSON_SUBJECT_BYTES_MAX } else { MACHINE_SUBJECT_BYTES_MAX };
+        let persons = provider.persons.as_ref();
+        let name = persons.map_or(SubjectClaim::Sub, |persons| persons.subject).name();
+        let bytes_max = if persons.is_some() { PERSON_SUBJECT_BYTES_MAX } else { MACHINE_SUBJECT_BYTES_MAX };
         let is_subject = |text: &&str| (1..=bytes_max).contains(&text.len()) && !text.contains(is_unseen);
-        let subject = self.text("sub").filter(is_subject);
+        let subject = self.text(name).filter(is_subject);
         let wanted = format!("1 to {bytes_max} bytes without unseen characters");
-        self.claim("sub", Reason::Subject, wanted, subject.is_some());
+        self.claim(name, Reason::Subject, wanted, subject.is_some());
         subject.map(str::to_owned)
     }
 

@@ -10,9 +10,10 @@
 //! | [`keys`] | the public keys of a provider, of a key set (JWKS); signatures |
 //! | [`claims`] | names of claims, values, and what is kept of a token with its session |
 //! | [`provider`] | the document of a provider as people write it; who its persons are |
-//! | [`conflict`] | which providers can't stand side by side; whether a change changes whom one trusts |
+//! | [`conflict`] | which providers can't stand side by side; how one can't change; whether a change changes whom it trusts |
 //! | [`discovery`] | the document in which a provider names its endpoints |
 //! | [`roles`] | the members of a role: which claims make one |
+//! | [`rights`] | what somebody may do by all of their roles |
 //! | [`url`] | the URLs that a node may call or a browser may open |
 //! | `fields` | members of a document, and every problem that they have |
 //! | `json` | JSON of others: bounded, without duplicate members |
@@ -29,16 +30,18 @@ mod json;
 pub mod judgement;
 pub mod keys;
 pub mod provider;
+pub mod rights;
 pub mod roles;
 pub mod token;
 pub mod url;
 
 pub use claims::{ClaimName, Claims};
-pub use conflict::{changes_trust, conflicts};
+pub use conflict::{change_problems, changes_trust, conflicts};
 pub use discovery::Discovery;
 pub use json::JsonError;
 pub use judgement::{Accepted, Check, Judgement, Reason, TokenSource, judge};
 pub use keys::{Algorithm, KeySet};
 pub use provider::Provider;
+pub use rights::{Owner, OwnerKind, Rights, Role};
 pub use roles::{Member, Membership};
 pub use token::{Token, TokenError};

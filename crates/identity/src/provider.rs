@@ -5,7 +5,7 @@
 //!  "keys": "discovery" | {"url": "https://…", "ca": "-----BEGIN CERTIFICATE-----…"} | {"jwks": {"keys": […]}},
 //!  "max_token_age_s": 3600, "require": {"tid": ["9f…"]}, "single_tenant": false, "hosts": [],
 //!  "claims": {"groups": ["concord-*"], "environment": true},
-//!  "persons": {"label": "email", "domains": ["example.com"], "verified_by": "email_verified",
+//!  "persons": {"label": "email", "domains": ["example.com"], "verified_by": "email_verified", "subject": "sub",
 //!              "max_claims_age_s": 604800},
 //!  "login": {"client_id": "concord", "scopes": ["openid", "email"],
 //!            "redirect_uris": ["https://concord.example.com/ui/callback"], "loopback_port": 8400, "device": false}}
@@ -19,6 +19,10 @@
 //!
 //! A label with an `@` is read as an address, so its domain is always one of `domains`, whatever claim it is from.
 //! Otherwise the user name `ceo@example.com` of another provider would be taken for that person.
+//!
+//! With its issuer, a person is one claim: `sub`. Entra and others give a human another `sub` for each client, so that a new
+//! client id makes every human a new person. Entra's `oid` is the same for all clients of a tenant; a token has it if the
+//! login requests the scope `profile`.
 //!
 //! **Invariant:** a [`Provider`] has no problem: [`Provider::parse`] is the only constructor, and an unknown member is a
 //! problem.
@@ -128,10 +132,32 @@ pub enum VerifiedBy {
     Tenant,
 }
 
+/// The claim that, with the issuer, is the person.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubjectClaim {
+    /// `sub`.
+    Sub,
+    /// `oid`, the object of a human in a tenant of Entra. `require` names the tenant.
+    Oid,
+}
+
+impl SubjectClaim {
+    /// Its name in a token.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sub => "sub",
+            Self::Oid => "oid",
+        }
+    }
+}
+
 /// The persons of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Persons {
+    /// The claim that is the person.
+    pub subject: SubjectClaim,
     /// The claim with the label. The claim `email` must be verified; the provider answers for any other one.
     pub label: ClaimName,
     /// The domains of addresses, in lower case. A subdomain is another domain.
@@ -244,6 +270,12 @@ impl Provider {
                        label also `require`, or `\"single_tenant\": true` if the issuer has no others";
             problems.add_in("persons", msg);
         }
+        if persons.subject == SubjectClaim::Oid && !self.require.keys().any(|name| name.as_str() == "tid") {
+            problems.add_in(
+                "require",
+                "expected `tid`, as `oid` is unique in one tenant of Entra only (`subject`)",
+            );
+        }
         let names_tenant = self.require.keys().any(|name| TENANT.contains(&name.as_str()));
         if persons.verified_by == VerifiedBy::Tenant && !names_tenant {
             problems.add_in(
@@ -266,7 +298,8 @@ impl Provider {
 
 impl Persons {
     fn read(value: &Value, problems: &mut Problems) -> Option<Self> {
-        let members = problems.object(value, &["label", "domains", "verified_by", "max_claims_age_s"])?;
+        let known = ["label", "domains", "verified_by", "subject", "max_claims_age_s"];
+        let members = problems.object(value, &known)?;
         let label = problems.required(members, "label", |value, problems| {
             let text = problems.text(value, CLAIM_TEXT_BYTES_MAX)?;
             ClaimName::read(text, problems)
@@ -279,6 +312,11 @@ impl Persons {
             Some("tenant") => Some(VerifiedBy::Tenant),
             Some(_) | None => problems.none("expected `email_verified` or `tenant`"),
         });
+        let subject = problems.optional(members, "subject", |value, problems| match value.as_str() {
+            Some("sub") => Some(SubjectClaim::Sub),
+            Some("oid") => Some(SubjectClaim::Oid),
+            Some(_) | None => problems.none("expected `sub` or `oid`"),
+        });
         let age = problems
             .optional(members, "max_claims_age_s", |value, problems| problems.integer(value, CLAIMS_AGE_S));
         let label = label?;
@@ -286,6 +324,7 @@ impl Persons {
             problems.add_in("verified_by", "expected only with the label `email`");
         }
         Some(Self {
+            subject: subject.unwrap_or(SubjectClaim::Sub),
             label,
             domains: domains.unwrap_or_default().into_iter().collect(),
             verified_by: verified_by.unwrap_or(VerifiedBy::EmailVerified),

@@ -1,9 +1,9 @@
 //! The document of a provider: each problem at its member, conflicts, and changes of trust.
 
 use concord_identity::{
-    Provider, changes_trust, conflicts,
+    Provider, change_problems, changes_trust, conflicts,
     keys::Algorithm,
-    provider::{KeySource, VerifiedBy},
+    provider::{KeySource, SubjectClaim, VerifiedBy},
 };
 use concord_model::error::{LocSegment, Violation};
 use serde_json::{Value, json};
@@ -60,6 +60,7 @@ fn a_short_document_has_the_defaults() {
     let corp = provider(&persons());
     let (persons, login) = (corp.persons.unwrap(), corp.login.unwrap());
     assert_eq!((persons.verified_by, persons.max_claims_age_s), (VerifiedBy::EmailVerified, 604_800));
+    assert_eq!(persons.subject, SubjectClaim::Sub);
     assert_eq!((login.scopes, login.loopback_port, login.device), (vec!["openid".to_owned()], None, false));
 }
 
@@ -168,6 +169,18 @@ fn each_wrong_member_has_its_problem() {
         (persons(), "persons", json!({ "label": "email" }), "persons"),
         (persons(), "persons", json!({ "label": "email", "domains": [] }), "persons"),
         (persons(), "persons", json!({ "label": "upn" }), "persons"),
+        (
+            persons(),
+            "persons",
+            json!({ "label": "email", "domains": ["example.com"], "subject": "email" }),
+            "persons.subject",
+        ),
+        (
+            persons(),
+            "persons",
+            json!({ "label": "email", "domains": ["example.com"], "subject": "oid" }),
+            "require",
+        ),
         (
             with(persons(), "require", json!({ "email_verified": [true] })),
             "persons",
@@ -385,6 +398,7 @@ fn a_change_of_trust_is_told_from_another_change() {
         ("persons", json!({ "label": "email", "domains": ["example.com", "example.org"] })),
         ("persons", json!({ "label": "email", "domains": ["example.com"], "verified_by": "tenant" })),
         ("persons", json!({ "label": "upn", "domains": ["example.com"] })),
+        ("persons", json!({ "label": "email", "domains": ["example.com"], "subject": "oid" })),
     ] {
         let after = provider(&with(base.clone(), name, value));
         assert!(changes_trust(&before, &after) && changes_trust(&after, &before), "{name}");
@@ -401,5 +415,32 @@ fn a_change_of_trust_is_told_from_another_change() {
         ("persons", json!({ "label": "email", "domains": ["example.com"], "max_claims_age_s": 3600 })),
     ] {
         assert!(!changes_trust(&before, &provider(&with(base.clone(), name, value))), "{name}");
+    }
+}
+
+#[test]
+fn while_there_are_accounts_nothing_makes_a_human_another_one() {
+    let base = with(persons(), "require", json!({ "tid": ["9f"] }));
+    let client = |base: &Value| with(with(base.clone(), "audiences", json!(["c2"])), "login", json!(null));
+    let by_oid = json!({ "label": "email", "domains": ["example.com"], "subject": "oid" });
+    let with_oid = with(base.clone(), "persons", by_oid.clone());
+    let found = |before: &Value, after: &Value, has_accounts| -> Vec<String> {
+        change_problems(&provider(before), &provider(after), has_accounts).iter().map(place).collect()
+    };
+    let machines = with(with(base.clone(), "persons", json!(null)), "login", json!(null));
+    let elsewhere = with(base.clone(), "issuer", json!("https://login.example.org"));
+    for (before, after, wanted) in [
+        (&base, &base, vec![]),
+        (&base, &elsewhere, vec!["issuer"]),
+        (&base, &machines, vec!["persons"]),
+        (&base, &with_oid, vec!["persons.subject"]),
+        (&with_oid, &base, vec!["persons.subject"]),
+        (&base, &client(&base), vec!["audiences"]),
+        (&with_oid, &client(&with_oid), vec![]),
+        (&base, &with(base.clone(), "hosts", json!(["keys.example.com"])), vec![]),
+    ] {
+        assert_eq!(found(before, after, true), wanted, "{before} {after}");
+        let without_accounts = if wanted == ["issuer"] { wanted } else { vec![] };
+        assert_eq!(found(before, after, false), without_accounts, "{before} {after}");
     }
 }

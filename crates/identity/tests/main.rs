@@ -9,6 +9,7 @@
 //! | `documents` | does each wrong member of a provider have its problem? Which providers conflict? |
 //! | `endpoints` | does a hostile discovery document lead nowhere? |
 //! | `memberships` | who is a member of a role, and why? |
+//! | `rights` | what may somebody do by all of their roles? |
 //! | `properties` | does it hold for generated input? |
 
 #[cfg(test)]
@@ -25,5 +26,7 @@ mod key_sets;
 mod memberships;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod rights;
 #[cfg(test)]
 mod shapes;

@@ -230,6 +230,24 @@ proptest! {
     }
 
     #[test]
+    fn stored_claims_are_cut_to_what_a_new_login_would_keep(
+        payload in proptest::collection::vec(("[a-c]", json_value()), 0..8),
+        names in proptest::collection::btree_map("[a-c]", proptest::option::of("email|[a-ehd]\\*"), 0..4),
+    ) {
+        let payload: Map<String, Value> = payload.into_iter().collect();
+        let kept = |of: &dyn Fn(&Option<String>) -> Value| {
+            let members: Map<String, Value> = names.iter().map(|(name, text)| (name.clone(), of(text))).collect();
+            KeptClaims::parse(&Value::Object(members)).unwrap()
+        };
+        let before = kept(&|_| json!(true));
+        let after = kept(&|text| text.as_ref().map_or(json!(true), |text| json!([text, 7])));
+        let stored = before.of(&payload).unwrap();
+        prop_assert_eq!(before.cut(&stored), stored.clone());
+        prop_assert_eq!(after.cut(&stored), after.of(&payload).unwrap());
+        prop_assert_eq!(KeptClaims::default().cut(&stored), Claims::default());
+    }
+
+    #[test]
     fn stored_claims_round_trip(claims in claims()) {
         let read = parsed(&claims);
         prop_assert_eq!(&Claims::from_text(&read.to_text()).unwrap(), &read);

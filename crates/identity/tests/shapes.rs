@@ -1,6 +1,6 @@
 //! Tokens in the shapes that their issuers document, each accepted.
 
-use concord_identity::Accepted;
+use concord_identity::{Accepted, Reason};
 use serde_json::{Value, json};
 
 use super::forge::{Forge, NOW_S, Signer, good, jwk, jwk_with, person, raw};
@@ -252,4 +252,19 @@ fn a_token_of_google_is_accepted() {
         ("10769150350006150715113082367", Some("jsmith@example.com"))
     );
     assert_eq!(found.claims.to_text(), r#"{"hd":"example.com"}"#);
+}
+
+#[test]
+fn a_person_can_be_an_object_of_a_tenant_of_entra() {
+    let of_tenant = person().provider("require", json!({ "tid": ["9f"] })).claim("tid", json!("9f"));
+    let by_oid = json!({
+        "label": "upn", "domains": ["example.com"], "subject": "oid",
+    });
+    let forge = of_tenant.provider("persons", by_oid).claim("upn", json!("ann@example.com"));
+    let accepted = forge.clone().claim("oid", json!("o-1")).judge().outcome.unwrap();
+    assert_eq!(accepted.subject, "o-1");
+    for oid in [json!(""), json!(7), json!(null), json!("x".repeat(256))] {
+        assert_eq!(forge.clone().claim("oid", oid.clone()).judge().outcome, Err(Reason::Subject), "{oid}");
+    }
+    assert_eq!(forge.judge().outcome, Err(Reason::Subject), "the scope `profile` is missing");
 }
