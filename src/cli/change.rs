@@ -555,9 +555,11 @@ fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         let revision = &data["applied"]["revision"];
         let text = if data["phase"] == "rolling" {
             format!("rollout of change request {0} begun; follow it: concord change watch {0}", args.id)
-        } else if revision.is_null() {
+        } else if data["phase"] == "scheduled" {
             let at = cell(&data["schedule"]["not_before"]);
             format!("change request {} armed: the cluster applies it from {at} on", args.id)
+        } else if revision.is_null() {
+            format!("change request {} was done before, and is {} now", args.id, cell(&data["phase"]))
         } else {
             format!("change request {} applied  revision {revision}", args.id)
         };

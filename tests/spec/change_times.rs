@@ -207,7 +207,7 @@ async fn a_schedule_is_left_to_the_cluster_after_the_checks_of_an_apply() {
             let retried = keyed(&node.with_credential(&ann.node.key)).await.expect(200);
             assert_eq!(
                 (&retried.data()["phase"], retried.body["message"].as_str()),
-                (&json!("open"), Some("change request applied before; it has changed since"))
+                (&json!("open"), Some("done before; the change request has changed since"))
             );
         }
         refused(act(&ann.node, &made, "apply").await, 409, "change_digest");

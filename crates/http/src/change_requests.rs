@@ -428,12 +428,13 @@ pub(super) async fn apply(service: Service, request: BodyRequest) -> Result<Repl
     let digest = request.read(&service, applied).await?;
     let write = ChangeWrite::Apply { id: request.name, digest };
     let stored = service.changes.write(request.caller, write).await;
-    let message = match stored.as_ref().map(|stored| stored.change.phase) {
-        Ok("scheduled") => "change request scheduled",
-        Ok("rolling") => "rollout begun",
-        Ok("applied") | Err(_) => "change request applied",
-        // A retry: it was scheduled, or its rollout was begun.
-        Ok(_) => "change request applied before; it has changed since",
+    let shown = stored.as_ref().map(|stored| &stored.change).ok();
+    let message = match shown.filter(|change| change.digest == digest).map(|change| change.phase) {
+        Some("scheduled") => "change request scheduled",
+        Some("rolling") => "rollout begun",
+        Some("applied") => "change request applied",
+        // It was done; perhaps the request is a retry.
+        Some(_) | None => "done before; the change request has changed since",
     };
     answered(message, stored)
 }

@@ -69,8 +69,9 @@ pub(super) fn on_unknown(caller: &Caller) -> OnUnknown {
 pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
     let is_of_one_record = match request.write.target() {
         Target::Definition(_) | Target::Config { .. } => request.write.effect() != Effect::Restore,
-        Target::Keys | Target::Environment(_) | Target::Change(_) => true,
-        Target::Batch | Target::Anchors => false,
+        Target::Keys | Target::Environment(_) => true,
+        // The log stores no rejection that is about a change request.
+        Target::Batch | Target::Anchors | Target::Change(_) => false,
     };
     let has_no_command = |rejection: &Rejection| {
         matches!(request.write.effect(), Effect::Batch | Effect::Compute)
@@ -90,17 +91,14 @@ pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Res
     }
 }
 
-/// Whether a rejection is of the state of the record that is written: its precondition is not met, or it has ended.
+/// Whether a rejection is of the state of the record that is written: its precondition is not met.
 fn is_of_record_state(rejection: &Rejection) -> bool {
     matches!(
         rejection,
-        Rejection::ChangeClosed
-            | Rejection::ConfigExists
+        Rejection::ConfigExists
             | Rejection::ConfigNotFound
             | Rejection::DefinitionExists
             | Rejection::Precondition { .. }
-            | Rejection::RolloutActive { .. }
-            | Rejection::RolloutStage
     )
 }
 

@@ -74,8 +74,8 @@ use super::{
     history::HistoryReader,
     redaction::Redactor,
     request::{
-        Caller, ChangeWrite, DecidedWrite, Decision, Effect, Refusal, Target, Write, WriteRequest,
-        check_words,
+        Caller, ChangeWrite, DecidedWrite, Decision, Effect, Refusal, Target, Transaction, Write,
+        WriteRequest, check_words,
     },
     retry::{Attempt, AttemptError, Leader, Retry, confirm_leadership},
     schemas::Schemas,
@@ -83,9 +83,15 @@ use super::{
 };
 use access::{Authorized, authorize};
 use admission::WriteAdmission;
+use change::Used;
 use conceal::concealed;
 use concord_consensus::Consensus;
-use concord_model::{access_key::Author, command::Verdict, feature::LEVEL_MIN, limits::REASON_BYTES_MAX};
+use concord_model::{
+    access_key::Author,
+    command::{Applied, Verdict},
+    feature::LEVEL_MIN,
+    limits::REASON_BYTES_MAX,
+};
 use concord_state::State;
 use config_check::{needs_config_check, set_configs_read};
 use environment::check_environments;
@@ -249,8 +255,9 @@ impl Writes {
         deadline: Instant,
     ) -> Attempt<Decision> {
         let inner = match self.using(consensus, request, deadline).await? {
-            Ok(inner) => Arc::new(inner),
-            Err(decision) => return Ok(decision),
+            Used::Write(inner) => Arc::from(inner),
+            Used::Decided(outcome) => return Ok(Decision::new(outcome, None)),
+            Used::Begun(applied) => return self.decide_begun(consensus, request, applied, deadline).await,
         };
         let mut clock = WriteClock::start();
         let decided = self.decide_timed(consensus, &inner, deadline, &mut clock).await;
@@ -260,32 +267,52 @@ impl Writes {
             Err(AttemptError::Refused(_)) => true,
             Err(AttemptError::Retry(_) | AttemptError::Unknown(_) | AttemptError::Begun(_)) => false,
         };
-        if is_refused && let Ok(Err(decision)) = self.using(consensus, request, deadline).await {
-            // Another client has done it in between.
-            return Ok(decision);
+        if !is_refused {
+            return decided;
         }
-        decided
+        // Another client may have done it in between.
+        match self.using(consensus, request, deadline).await {
+            Ok(Used::Decided(outcome)) => Ok(Decision::new(outcome, None)),
+            Ok(Used::Begun(applied)) => self.decide_begun(consensus, request, applied, deadline).await,
+            Ok(Used::Write(_)) | Err(_) => decided,
+        }
     }
 
-    /// The write of the operations of a change request that is to be applied or taken back; or the decision, if it was
-    /// made before. It rests on a state that was confirmed at a read index.
+    /// Decides an apply of a change request that was left to the cluster before, or whose rollout was begun: a success. The
+    /// log stores it for an idempotency key, because the change request may be withdrawn before a retry.
+    async fn decide_begun(
+        self: &Arc<Self>,
+        consensus: &Consensus,
+        request: &Arc<WriteRequest>,
+        applied: Applied,
+        deadline: Instant,
+    ) -> Attempt<Decision> {
+        if request.caller.idempotency_key.is_none() {
+            return Ok(Decision::new(Ok(applied), None));
+        }
+        let nothing = Write::Transaction(Transaction::default());
+        let storing = Arc::new(WriteRequest::new(request.caller.clone(), nothing));
+        self.decide_timed(consensus, &storing, deadline, &mut WriteClock::start()).await
+    }
+
+    /// What a request to apply a change request, or to take it back, is. It rests on a state that was confirmed at a read
+    /// index.
     async fn using(
         self: &Arc<Self>,
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Attempt<Result<WriteRequest, Decision>> {
+    ) -> Attempt<Used> {
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
         if let Some(outcome) = decided_before(&state, &request.caller) {
-            return Ok(Err(Decision::new(outcome, None)));
+            return Ok(Used::Decided(outcome));
         }
         let now = self.clock.log_time(&state);
         let Authorized { principal, .. } = authorize(&state, request, || now)?;
         let request = Arc::clone(request);
         // Some megabytes of operations may have to be parsed.
-        let using = self.cx.run_long(move || change::using(&state, &request, (&principal, now))).await??;
-        Ok(using.map_err(|applied| Decision::new(Ok(applied), None)))
+        Ok(self.cx.run_long(move || change::using(&state, &request, (&principal, now))).await??)
     }
 
     /// Whether a state lets a change request be applied or taken back, as far as its preparation tells.
@@ -302,8 +329,8 @@ impl Writes {
         let Authorized { principal, .. } = authorize(state, request, || now)?;
         let (of, found) = (Arc::clone(state), Arc::clone(request));
         let using = self.cx.run_long(move || change::using(&of, &found, (&principal, now))).await??;
-        let Ok(inner) = using else { return Ok(()) };
-        self.prepare(Arc::clone(state), &Arc::new(inner), deadline).await.map(drop)
+        let Used::Write(inner) = using else { return Ok(()) };
+        self.prepare(Arc::clone(state), &Arc::from(inner), deadline).await.map(drop)
     }
 
     /// The same, with the parts of its time.

@@ -28,9 +28,11 @@ use super::{
 use batch::DecidedBatch;
 use concord_model::{
     command::{
-        Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, THIS_ENTRY, Undeletion, Verdict,
+        Applied, Command, Done, Expect, Outcome, Proposal, StepOutcome, SystemCommand, THIS_ENTRY,
+        Undeletion, Verdict, source::Source,
     },
     error::Rejection,
+    feature::ROLLOUTS,
     index::Indexing,
     key::Key,
     limits::BATCH_STEPS_MAX,
@@ -145,7 +147,9 @@ impl State {
             self.make_change_record(context, proposal, record, &mut edits);
             self.drop_before_of_gone(context, &mut edits);
         }
-        if let Some(request) = proposal.request {
+        if let Some(request) = proposal.request
+            && (outcome.is_ok() || self.stores_rejection(proposal))
+        {
             self.make_room(context.at, &request.id, &mut edits);
             let remembered =
                 RememberedOutcome { request, at: context.at, revision, outcome: outcome.clone() };
@@ -159,6 +163,14 @@ impl State {
         let (by, reason) = (proposal.by.clone(), proposal.reason.clone());
         let change = Change { revision, at: context.at, by, reason, edits };
         (Verdict::Decided(outcome), Some(change))
+    }
+
+    /// Whether a rejection is stored for retries. One that is about a change request is not: what it lacks now, the same
+    /// request may find later, as an approval, or a time without a freeze.
+    fn stores_rejection(&self, proposal: &Proposal) -> bool {
+        let is_of_change_request = matches!(&proposal.command, Command::System(SystemCommand::Change { .. }))
+            || matches!(proposal.source(), Source::Change(_) | Source::Revert(_));
+        !is_of_change_request || self.feature_level() < ROLLOUTS
     }
 
     /// Decides the command of a proposal; `None` when it is stale.

@@ -14,7 +14,7 @@ use super::{
         batch::prepare_records,
         prepare::{Preparation, PreparedWrite},
     },
-    found_for,
+    Used, found_for,
 };
 use crate::{
     approvers::check_approvers,
@@ -23,10 +23,7 @@ use crate::{
         content::{Doing, Named, StoredOperation, candidates_of, digest_of, doing, operations_of},
         counted_approvers, rules_read, stale_base, stale_operation,
     },
-    request::{
-        EditionUse, EnvironmentWrite, Principal, Refusal, Transaction, Undelete, UsedEdition, Write,
-        WriteRequest,
-    },
+    request::{EditionUse, EnvironmentWrite, Principal, Refusal, Undelete, UsedEdition, Write, WriteRequest},
 };
 use concord_model::{
     access_key::{AccessKey, Author, Verb},
@@ -49,36 +46,30 @@ pub(super) struct Applier<'a> {
     pub(super) now: Timestamp,
 }
 
-/// The write that applies an edition, as a request of the same client; or what was decided before.
+/// What an apply of an edition is.
 pub(super) fn applying(
     state: &State,
     request: &WriteRequest,
     (id, digest): (&str, &ChangeDigest),
     applier: Applier<'_>,
-) -> Result<Result<WriteRequest, Applied>, Refusal> {
+) -> Result<Used, Refusal> {
     let found = found_for(state, id, applier.principal)?;
     authorize_applier(applier.principal, found.scope())?;
     let edition = &found.change.edition;
     let is_early = edition.timing.apply == ApplyMode::Manual
         && edition.timing.window.is_some_and(|window| applier.now < window.not_before);
-    let done = |revision, at| {
-        let done = Done::Single(StepOutcome::Changed);
-        Ok(Err(Applied { revision, at, done }))
-    };
-    // It may be withdrawn before a retry, so that a retry finds only what the log has stored.
-    let begun = |at| {
-        if request.caller.idempotency_key.is_none() {
-            return done(found.record.revision, at);
-        }
-        Ok(Ok(WriteRequest::new(request.caller.clone(), Write::Transaction(Transaction::default()))))
-    };
+    let done = |revision, at| Applied { revision, at, done: Done::Single(StepOutcome::Changed) };
     match &found.change.phase {
         // A retry, or another applier: it was applied once, or left to the cluster once.
-        Phase::Applied { revision, at, .. } if edition.digest == *digest => return done(*revision, *at),
-        Phase::Scheduled { at, .. } if edition.digest == *digest && is_early => return begun(*at),
+        Phase::Applied { revision, at, .. } if edition.digest == *digest => {
+            return Ok(Used::Decided(Ok(done(*revision, *at))));
+        }
+        Phase::Scheduled { at, .. } if edition.digest == *digest && is_early => {
+            return Ok(Used::Begun(done(found.record.revision, *at)));
+        }
         // Its rollout has begun once. The cluster applies it at its end.
         Phase::Rolling { at, .. } if edition.digest == *digest && !applier.principal.is_cluster() => {
-            return begun(*at);
+            return Ok(Used::Begun(done(found.record.revision, *at)));
         }
         Phase::Applied { .. } | Phase::Closed { .. } => return Err(Rejection::ChangeClosed.into()),
         Phase::Held => return Err(Rejection::ChangeHeld.into()),
@@ -107,7 +98,7 @@ pub(super) fn applying(
         bases: content.bases.clone(),
         alone,
     }));
-    Ok(Ok(inner))
+    Ok(Used::Write(Box::new(inner)))
 }
 
 /// A write that is about the same record as a command that is alone in its change request.

@@ -39,7 +39,7 @@ use crate::{
 use concord_model::{
     access_key::Verb,
     command::{
-        Applied, ChangeAction, Command, Done, Expect, StepOutcome, SystemCommand,
+        Applied, ChangeAction, Command, Done, Expect, Outcome, StepOutcome, SystemCommand,
         source::{Bypass, Source},
     },
     document::{self, Document},
@@ -232,12 +232,23 @@ fn found_for<'a>(state: &'a State, id: &str, principal: &Principal) -> Result<Fo
     found.filter(sees).ok_or_else(|| Rejection::ChangeNotFound.into())
 }
 
-/// The write that applies an edition or takes it back, as a request of the same client; or what was decided before.
+/// What a request to apply an edition, or to take it back, is by a state.
+#[derive(Debug)]
+pub(super) enum Used {
+    /// The write of its operations, as a request of the same client.
+    Write(Box<WriteRequest>),
+    /// It was decided before. That stays so.
+    Decided(Outcome),
+    /// It was left to the cluster, or its rollout was begun. It may be withdrawn yet.
+    Begun(Applied),
+}
+
+/// What a request to apply an edition, or to take it back, is by a state.
 pub(super) fn using(
     state: &State,
     request: &WriteRequest,
     (principal, now): (&Principal, Timestamp),
-) -> Result<Result<WriteRequest, Applied>, Refusal> {
+) -> Result<Used, Refusal> {
     match request.write.change() {
         Some(ChangeWrite::Apply { id, digest }) => {
             applying(state, request, (id, digest), Applier { principal, now })

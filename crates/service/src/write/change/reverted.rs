@@ -13,7 +13,7 @@ use super::{
         batch::prepare_records,
         prepare::{Preparation, PreparedWrite},
     },
-    found_for,
+    Used, found_for,
 };
 use crate::{
     editions::{FoundChange, stale_revert},
@@ -31,13 +31,13 @@ use concord_model::{
 };
 use concord_state::State;
 
-/// The write that takes back what was applied, as a request of the same client; or what was decided before.
+/// What a revert of an edition is.
 pub(super) fn taking_back(
     state: &State,
     request: &WriteRequest,
     (id, digest): (&str, &ChangeDigest),
     principal: &Principal,
-) -> Result<Result<WriteRequest, Applied>, Refusal> {
+) -> Result<Used, Refusal> {
     let found = found_for(state, id, principal)?;
     let is_bypass = request.caller.bypass.is_some();
     authorize_reverter(principal, &found, is_bypass)?;
@@ -51,7 +51,7 @@ pub(super) fn taking_back(
     // A retry, or another one who does it: it was taken back once.
     if let Some(Revert::Done { revision, at, .. }) = &found.change.revert {
         let done = Done::Single(StepOutcome::Changed);
-        return Ok(Err(Applied { revision: *revision, at: *at, done }));
+        return Ok(Used::Decided(Ok(Applied { revision: *revision, at: *at, done })));
     }
     let content = state.change_before(&found.id).ok_or(Rejection::NotRevertible(NotRevertible::Over))?;
     if let Some(text) = stale_revert(state, &content.bases) {
@@ -69,7 +69,7 @@ pub(super) fn taking_back(
         bases: content.bases.clone(),
         alone: None,
     }));
-    Ok(Ok(inner))
+    Ok(Used::Write(Box::new(inner)))
 }
 
 /// Who may take it back, as far as permissions go. Whether it is somebody whose approval counted, the log decides.

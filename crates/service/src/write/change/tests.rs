@@ -102,7 +102,10 @@ fn found(state: &State) -> FoundChange<'_> {
 fn begun(state: &State, principal: &Principal) -> WriteRequest {
     let digest = found(state).change.edition.digest;
     let request = change(principal, ChangeWrite::Apply { id: ID.into(), digest });
-    using(state, &request, (principal, Timestamp(1))).unwrap().unwrap()
+    match using(state, &request, (principal, Timestamp(1))).unwrap() {
+        Used::Write(inner) => *inner,
+        other @ (Used::Decided(_) | Used::Begun(_)) => panic!("{other:?}"),
+    }
 }
 
 /// What a later preparation makes of it.

@@ -24,6 +24,7 @@ use concord_model::{
         source::{Bypass, ChangeUse, Source, Tail},
     },
     error::{ChangeBound, ChangeQuota, StoredQuota},
+    feature::{LEVEL_MIN, ROLLOUTS},
     limits::{
         CHANGE_AUTHORS_MAX, CHANGE_COMMENT_BYTES_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX,
         CHANGE_DEFINITIONS_MAX, CHANGE_VOTES_MAX, CHANGES_SWEPT_PER_ENTRY_MAX, CLOSED_CHANGE_AGE_US_MAX,
@@ -629,6 +630,32 @@ fn a_retry_of_an_apply_gets_the_same_outcome_and_a_rejection_is_not_remembered()
     let (verdict, change) = world.propose(&second);
     assert!(matches!(&verdict, Verdict::Decided(Ok(_))) && change.is_some(), "{verdict:?}");
     assert_eq!(world.propose(&second), (verdict, None));
+}
+
+#[test]
+fn from_level_2_on_no_rejection_about_a_change_request_is_stored_for_a_retry() {
+    for level in [LEVEL_MIN, ROLLOUTS] {
+        let mut world = at_stage(Approved);
+        if level == ROLLOUTS {
+            let raise = world.proposal("cluster", Command::RaiseFeatureLevel { to: level });
+            world.decide(&raise).unwrap();
+        }
+        let action = ChangeAction::Schedule { edition: 1, digest: [1; 32] };
+        let schedule = world.proposal("dan", Command::System(SystemCommand::Change { id: id(1), action }));
+        let delete =
+            Command::DeleteConfig { definition: key("prod.d"), key: key("none"), expect: Expect::Any };
+        let apply = world.with_change("dan", 1, delete);
+        let revoke = AccessCommand::Revoke { id: key_id("nobody"), expect: Expect::Any };
+        let other = world.proposal("root", Command::Access(revoke));
+        let mut stored = Vec::new();
+        for (number, proposal) in (1..).zip([schedule, apply, other]) {
+            let request = IdempotencyKey { id: [number; 16], fingerprint: [2; 16] };
+            let proposal = Proposal { request: Some(request), ..proposal };
+            assert!(matches!(world.propose(&proposal).0, Verdict::Decided(Err(_))), "{proposal}");
+            stored.push(world.state.remembered(&request.id).is_some());
+        }
+        assert_eq!(stored, [level == LEVEL_MIN, level == LEVEL_MIN, true], "level {level}");
+    }
 }
 
 #[test]

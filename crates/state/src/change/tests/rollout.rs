@@ -69,7 +69,7 @@ impl ChangeWorld {
     /// As [`ChangeWorld::decide`], for what no version of the log has yet.
     fn try_to(&mut self, who: &str, number: u64, action: ChangeAction) -> Result<(), Rejection> {
         let proposal = self.proposal(who, Command::System(SystemCommand::Change { id: id(number), action }));
-        assert_eq!(proposal.feature_level(), concord_model::feature::ROLLOUTS, "{proposal}");
+        assert_eq!(proposal.feature_level(), ROLLOUTS, "{proposal}");
         self.at += 1;
         match self.state.apply(self.state.revision() + 1, &proposal).0 {
             Verdict::Decided(outcome) => outcome.map(drop),
