@@ -13,7 +13,7 @@
 //! | [`conflict`] | which providers can't stand side by side; how one can't change; whether a change changes whom it trusts |
 //! | [`discovery`] | the document in which a provider names its endpoints |
 //! | [`roles`] | the members of a role: which claims make one |
-//! | [`rights`] | what somebody may do by all of their roles |
+//! | [`permissions`] | what somebody may do by all of their roles |
 //! | [`url`] | the URLs that a node may call or a browser may open |
 //! | `fields` | members of a document, and every problem that they have |
 //! | `json` | JSON of others: bounded, without duplicate members |
@@ -29,8 +29,8 @@ mod fields;
 mod json;
 pub mod judgement;
 pub mod keys;
+pub mod permissions;
 pub mod provider;
-pub mod rights;
 pub mod roles;
 pub mod token;
 pub mod url;
@@ -41,7 +41,7 @@ pub use discovery::Discovery;
 pub use json::JsonError;
 pub use judgement::{Accepted, Check, Judgement, Reason, TokenSource, judge};
 pub use keys::{Algorithm, KeySet};
+pub use permissions::{Owner, OwnerKind, Permissions, Role};
 pub use provider::Provider;
-pub use rights::{Owner, OwnerKind, Rights, Role};
 pub use roles::{Member, Membership};
 pub use token::{Token, TokenError};

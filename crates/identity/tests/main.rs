@@ -9,7 +9,7 @@
 //! | `documents` | does each wrong member of a provider have its problem? Which providers conflict? |
 //! | `endpoints` | does a hostile discovery document lead nowhere? |
 //! | `memberships` | who is a member of a role, and why? |
-//! | `rights` | what may somebody do by all of their roles? |
+//! | `permissions` | what may somebody do by all of their roles? |
 //! | `properties` | does it hold for generated input? |
 
 #[cfg(test)]
@@ -25,8 +25,8 @@ mod key_sets;
 #[cfg(test)]
 mod memberships;
 #[cfg(test)]
-mod properties;
+mod permissions;
 #[cfg(test)]
-mod rights;
+mod properties;
 #[cfg(test)]
 mod shapes;

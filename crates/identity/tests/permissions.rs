@@ -1,6 +1,6 @@
 //! What somebody may do by all of their roles.
 
-use concord_identity::{Claims, Membership, Owner, OwnerKind, Rights, Role, claims::KeptClaims};
+use concord_identity::{Claims, Membership, Owner, OwnerKind, Permissions, Role, claims::KeptClaims};
 use concord_model::{
     access_key::{Grant, Grants, Pattern, Quota, Verb},
     key::Key,
@@ -37,14 +37,14 @@ fn role(group: &str, verbs: &[Verb], quota: Quota, session_s: u64) -> Stored {
     }
 }
 
-fn rights(roles: &[Stored], provider: &str, kind: OwnerKind, claims: &Claims) -> Option<Rights> {
+fn permissions(roles: &[Stored], provider: &str, kind: OwnerKind, claims: &Claims) -> Option<Permissions> {
     let roles = roles.iter().map(|role| Role {
         name: &role.name,
         grants: &role.grants,
         quota: &role.quota,
         membership: &role.membership,
     });
-    Rights::of(roles, Owner { provider: &key(provider), kind, claims })
+    Permissions::of(roles, Owner { provider: &key(provider), kind, claims })
 }
 
 fn writes(limit: u64) -> Quota {
@@ -58,7 +58,8 @@ fn roles_add_up_and_a_session_is_as_short_as_the_shortest_says() {
         role("pay", &[Verb::Read], writes(9), 600),
         role("free", &[Verb::Read], Quota::default(), 7200),
     ];
-    let of = |groups: Value| rights(&roles, "ci", OwnerKind::Machine, &claims(&json!({ "groups": groups })));
+    let of =
+        |groups: Value| permissions(&roles, "ci", OwnerKind::Machine, &claims(&json!({ "groups": groups })));
     let shop = of(json!(["shop"])).unwrap();
     assert_eq!((&shop.roles, shop.quota, shop.session_s), (&vec![key("shop")], writes(5), 3600));
     assert!(
@@ -73,20 +74,20 @@ fn roles_add_up_and_a_session_is_as_short_as_the_shortest_says() {
 }
 
 #[test]
-fn who_has_no_role_has_no_rights() {
+fn who_has_no_role_has_no_permissions() {
     let roles = [role("shop", &[Verb::Read], Quota::default(), 600)];
     let shop = claims(&json!({ "groups": ["shop"] }));
-    assert!(rights(&roles, "ci", OwnerKind::Person, &shop).is_some());
-    assert!(rights(&roles, "ci-2", OwnerKind::Person, &shop).is_none());
-    assert!(rights(&roles, "ci", OwnerKind::Person, &Claims::default()).is_none());
-    assert!(rights(&[], "ci", OwnerKind::Person, &shop).is_none());
+    assert!(permissions(&roles, "ci", OwnerKind::Person, &shop).is_some());
+    assert!(permissions(&roles, "ci-2", OwnerKind::Person, &shop).is_none());
+    assert!(permissions(&roles, "ci", OwnerKind::Person, &Claims::default()).is_none());
+    assert!(permissions(&[], "ci", OwnerKind::Person, &shop).is_none());
 }
 
 #[test]
 fn a_machine_does_nothing_that_counts_as_an_act_of_a_human() {
     let roles = [role("shop", &Verb::ALL, Quota::default(), 600), role("pay", &[Verb::Keys], writes(1), 600)];
     let groups = claims(&json!({ "groups": ["shop", "pay"] }));
-    let of = |kind| rights(&roles, "ci", kind, &groups).unwrap();
+    let of = |kind| permissions(&roles, "ci", kind, &groups).unwrap();
     let (person, machine) = (of(OwnerKind::Person), of(OwnerKind::Machine));
     for verb in Verb::ALL {
         assert!(person.grants.allows(verb, None), "{verb}");
@@ -95,7 +96,7 @@ fn a_machine_does_nothing_that_counts_as_an_act_of_a_human() {
     }
     assert_eq!(machine.grants.0.len(), 1, "a grant without verbs is none");
     let approves = [role("shop", &[Verb::Approve], Quota::default(), 600)];
-    let machine = rights(&approves, "ci", OwnerKind::Machine, &groups).unwrap();
+    let machine = permissions(&approves, "ci", OwnerKind::Machine, &groups).unwrap();
     assert!(machine.grants.0.is_empty() && !machine.grants.allows(Verb::Report, None));
 }
 
@@ -117,6 +118,6 @@ fn what_a_provider_keeps_no_more_gives_nobody_a_role() {
         let left = cut(kept.clone());
         assert_eq!(left, claims(&wanted), "{kept}");
         let has_role = wanted["groups"].as_array().is_some_and(|groups| groups.contains(&json!("shop")));
-        assert_eq!(rights(&roles, "ci", OwnerKind::Machine, &left).is_some(), has_role, "{kept}");
+        assert_eq!(permissions(&roles, "ci", OwnerKind::Machine, &left).is_some(), has_role, "{kept}");
     }
 }

@@ -1,4 +1,4 @@
-//! The rights of somebody who has logged in: those of all roles that the kept claims give.
+//! The permissions of somebody who has logged in: those of all roles that the kept claims give.
 //!
 //! | part | of several roles |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! A machine never approves, bypasses rules or makes keys, whatever its roles say: each of these counts as an act of a
 //! human. [`Verb::Approve`] includes [`Verb::Report`], and a machine loses both with it; a role names `report` for machines.
 //!
-//! **Invariants:** who has fewer claims has no more rights, apart from the length of a session. Who has no role has no
-//! rights: there are no default ones.
+//! **Invariants:** who has fewer claims has no more permissions, apart from the length of a session. Who has no role has no
+//! permissions: there are no default ones.
 
 use concord_model::{
     access_key::{Grant, Grants, Quota, Verb, Verbs},
@@ -31,7 +31,7 @@ pub enum OwnerKind {
     Machine,
 }
 
-/// Who has logged in, as far as rights depend on it.
+/// Who has logged in, as far as permissions depend on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner<'o> {
     /// The provider that has named them.
@@ -57,7 +57,7 @@ pub struct Role<'r> {
 
 /// What somebody may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rights {
+pub struct Permissions {
     /// The names of their roles, in the given order.
     pub roles: Vec<Key>,
     /// What they may do.
@@ -68,17 +68,17 @@ pub struct Rights {
     pub session_s: u64,
 }
 
-impl Rights {
-    /// The rights that roles give to somebody; `None` if they have none of them.
+impl Permissions {
+    /// The permissions that roles give to somebody; `None` if they have none of them.
     #[must_use]
     pub fn of<'r>(roles: impl IntoIterator<Item = Role<'r>>, owner: Owner<'_>) -> Option<Self> {
         let own = roles.into_iter().filter(|role| role.membership.has(owner.provider, owner.claims));
-        own.fold(None, |rights, role| Some(Self::with(rights, role, owner.kind)))
+        own.fold(None, |permissions, role| Some(Self::with(permissions, role, owner.kind)))
     }
 
-    fn with(rights: Option<Self>, role: Role<'_>, kind: OwnerKind) -> Self {
+    fn with(permissions: Option<Self>, role: Role<'_>, kind: OwnerKind) -> Self {
         let grants = role.grants.0.iter().filter_map(|grant| given(grant, kind));
-        let Some(mut rights) = rights else {
+        let Some(mut permissions) = permissions else {
             return Self {
                 roles: vec![role.name.clone()],
                 grants: Grants(grants.collect()),
@@ -86,11 +86,11 @@ impl Rights {
                 session_s: role.membership.session_s,
             };
         };
-        rights.roles.push(role.name.clone());
-        rights.grants.0.extend(grants);
-        rights.quota = greatest(rights.quota, *role.quota);
-        rights.session_s = rights.session_s.min(role.membership.session_s);
-        rights
+        permissions.roles.push(role.name.clone());
+        permissions.grants.0.extend(grants);
+        permissions.quota = greatest(permissions.quota, *role.quota);
+        permissions.session_s = permissions.session_s.min(role.membership.session_s);
+        permissions
     }
 }
 
