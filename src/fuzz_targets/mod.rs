@@ -16,6 +16,7 @@
 use serde_json::Value;
 
 use concord_consensus::{self as raft};
+use concord_identity::{self as identity};
 use concord_model::{
     command::Proposal,
     document::{self, Document},
@@ -42,7 +43,7 @@ pub struct FuzzTarget {
 }
 
 /// All targets.
-pub const TARGETS: [FuzzTarget; 12] = [
+pub const TARGETS: [FuzzTarget; 14] = [
     FuzzTarget { name: "peer_call", run: raft::fuzz::peer_call, seeds: raft::fuzz::peer_call_seeds },
     FuzzTarget { name: "snapshot_header", run: raft::fuzz::snapshot_header, seeds: raft::fuzz::header_seeds },
     FuzzTarget { name: "log_record", run: raft::fuzz::log_record, seeds: raft::fuzz::log_record_seeds },
@@ -58,6 +59,8 @@ pub const TARGETS: [FuzzTarget; 12] = [
         seeds: service::fuzz::forwarded_seeds,
     },
     FuzzTarget { name: "cursor", run: service::fuzz::cursor, seeds: service::fuzz::cursor_seeds },
+    FuzzTarget { name: "token", run: identity::fuzz::token, seeds: identity::fuzz::token_seeds },
+    FuzzTarget { name: "identity", run: identity::fuzz::document, seeds: identity::fuzz::document_seeds },
     FuzzTarget { name: "proposal", run: proposal, seeds: samples::proposals },
     FuzzTarget { name: "patch", run: patch, seeds: samples::patches },
     FuzzTarget { name: "schema", run: schema, seeds: samples::schemas },

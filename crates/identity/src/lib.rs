@@ -15,6 +15,7 @@
 //! | [`roles`] | the members of a role: which claims make one |
 //! | [`permissions`] | what somebody may do by all of their roles |
 //! | [`url`] | the URLs that a node may call or a browser may open |
+//! | `fuzz` | functions for the fuzzer |
 //! | `fields` | members of a document, and every problem that they have |
 //! | `json` | JSON of others: bounded, without duplicate members |
 //!
@@ -26,6 +27,8 @@ pub mod claims;
 pub mod conflict;
 pub mod discovery;
 mod fields;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzz;
 mod json;
 pub mod judgement;
 pub mod keys;

@@ -6,14 +6,10 @@
 //!
 //! **Invariant:** the host and port of an [`HttpsUrl`] are those that a conforming client connects to.
 
-use concord_model::limits::PROVIDER_URL_BYTES_MAX;
+use concord_model::{host::dns_name, limits::PROVIDER_URL_BYTES_MAX};
 
 /// The port of a URL that names none.
 const HTTPS_PORT: u16 = 443;
-/// Bytes of a host name (RFC 1035).
-const HOST_BYTES_MAX: usize = 253;
-/// Bytes of one of its labels.
-const HOST_LABEL_BYTES_MAX: usize = 63;
 
 /// Why a text is no URL that may be used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -110,27 +106,16 @@ fn parse_port(text: &str) -> Result<u16, UrlError> {
 /// A host name in lower case.
 ///
 /// # Errors
-/// When it is an address, or no name. A name whose last label is a number is an address in one of its spellings. No other
-/// last label begins with a digit either, as no top-level domain does: the client of outgoing calls rejects such a host.
+/// When it is an address, or no name.
 pub fn host(text: &str) -> Result<String, UrlError> {
-    let is_label = |label: &str| {
-        let bytes = label.as_bytes();
-        (1..=HOST_LABEL_BYTES_MAX).contains(&bytes.len())
-            && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
-            && bytes.first() != Some(&b'-')
-            && bytes.last() != Some(&b'-')
-    };
-    if text.len() > HOST_BYTES_MAX || !text.split('.').all(is_label) {
-        let is_ipv6 = text.matches(':').count() > 1;
-        return Err(if is_ipv6 { UrlError::Address } else { UrlError::Host });
-    }
-    let lower = text.to_ascii_lowercase();
-    let last = lower.rsplit('.').next().unwrap_or_default();
-    let is_number = last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x");
-    if is_number {
-        return Err(UrlError::Address);
-    }
-    if last.starts_with(|first: char| first.is_ascii_alphabetic()) { Ok(lower) } else { Err(UrlError::Host) }
+    dns_name(text).ok_or_else(|| if is_address(text) { UrlError::Address } else { UrlError::Host })
+}
+
+/// Whether a text that is no name is an address: IPv6, or one whose last part is a number.
+fn is_address(text: &str) -> bool {
+    let last = text.rsplit('.').next().unwrap_or_default();
+    let is_digits = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+    is_digits || last.to_ascii_lowercase().starts_with("0x") || text.matches(':').count() > 1
 }
 
 /// Whether a URL leads to the machine on which it is opened: `http` on a loopback address or `localhost`.

@@ -11,6 +11,7 @@
 //! | [`key_set`] | the definitions that a client may see, as ranges of keys |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
 //! | [`redaction`] | secret values: hidden from clients without `reveal`, kept when these write the rest |
+//! | [`host`] | names of hosts |
 //! | [`unseen`] | characters that a reader does not see |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`audit`] | anchors of the audit logs: how many are kept |
@@ -38,6 +39,7 @@ pub mod entry;
 pub mod error;
 pub mod feature;
 pub mod flat;
+pub mod host;
 pub mod index;
 pub mod key;
 pub mod key_set;

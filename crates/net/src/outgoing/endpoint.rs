@@ -7,25 +7,21 @@
 
 use std::{collections::BTreeSet, fmt};
 
+use concord_model::{host::dns_name, limits::PROVIDER_URL_BYTES_MAX};
 use http::{
     Uri,
     uri::{PathAndQuery, Scheme},
 };
 use rustls::pki_types::ServerName;
 
-/// Longest URL: those of providers have at most some 200 bytes.
-pub const URL_BYTES_MAX: usize = 2 << 10;
 /// The port of HTTPS.
 const HTTPS_PORT: u16 = 443;
-/// Longest DNS name, and its longest label, by RFC 1035.
-const NAME_BYTES_MAX: usize = 253;
-const LABEL_BYTES_MAX: usize = 63;
 
 /// Why a URL is rejected. The text does not contain the URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// It has more than [`URL_BYTES_MAX`] bytes.
-    #[error("the URL is too long, expected at most {URL_BYTES_MAX} bytes")]
+    /// It has more than [`PROVIDER_URL_BYTES_MAX`] bytes.
+    #[error("the URL is too long, expected at most {PROVIDER_URL_BYTES_MAX} bytes")]
     TooLong,
     /// It can't be parsed, or it contains characters that parsers treat differently.
     #[error("the URL is malformed, expected `https://<host>/<path>` in ASCII without a fragment")]
@@ -61,10 +57,10 @@ impl AllowedHosts {
     /// # Errors
     /// When the URL of the issuer is rejected, or another host is not a DNS name.
     pub fn new<'a>(issuer: &str, others: impl IntoIterator<Item = &'a str>) -> Result<Self, EndpointError> {
-        let Endpoint { host, port, .. } = Endpoint::of(issuer)?;
+        let Endpoint { host, port, .. } = Endpoint::named(issuer)?;
         let mut hosts = BTreeSet::from([host]);
         for other in others {
-            hosts.insert(dns_name(other)?);
+            hosts.insert(dns_name(other).ok_or(EndpointError::NoDnsName)?);
         }
         Ok(Self { hosts, port })
     }
@@ -86,7 +82,7 @@ impl Endpoint {
     /// # Errors
     /// When it is rejected.
     pub fn parse(url: &str, allowed: &AllowedHosts) -> Result<Self, EndpointError> {
-        let endpoint = Self::of(url)?;
+        let endpoint = Self::named(url)?;
         if !allowed.hosts.contains(&endpoint.host) {
             return Err(EndpointError::OtherHost);
         }
@@ -96,9 +92,13 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Reads a URL, on any host and port.
-    fn of(url: &str) -> Result<Self, EndpointError> {
-        if url.len() > URL_BYTES_MAX {
+    /// Reads a URL that the document of a provider itself names: it may have any host and port. The issuer may have another
+    /// host, or an address, as that of a Kubernetes cluster.
+    ///
+    /// # Errors
+    /// When it is rejected.
+    pub fn named(url: &str) -> Result<Self, EndpointError> {
+        if url.len() > PROVIDER_URL_BYTES_MAX {
             return Err(EndpointError::TooLong);
         }
         // `Uri` drops a fragment, and browsers take a backslash for a slash.
@@ -113,7 +113,7 @@ impl Endpoint {
         if authority.as_str().contains('@') {
             return Err(EndpointError::UserInfo);
         }
-        let host = dns_name(authority.host())?;
+        let host = dns_name(authority.host()).ok_or(EndpointError::NoDnsName)?;
         let port = match authority.as_str().get(host.len()..) {
             Some("") => HTTPS_PORT,
             Some(port) => port.strip_prefix(':').and_then(port_of).ok_or(EndpointError::Malformed)?,
@@ -160,26 +160,10 @@ fn port_of(text: &str) -> Option<u16> {
     (port != 0 && port.to_string() == text).then_some(port)
 }
 
-/// A DNS name in lower case.
-///
-/// The last label begins with a letter, as that of every top-level domain does. `inet_aton` reads only texts whose parts
-/// begin with digits, so this excludes each notation of IPv4: `127.0.0.1`, `2130706433`, `0x7f.1`, `0177.1`.
-fn dns_name(text: &str) -> Result<String, EndpointError> {
-    let is_label = |label: &str| {
-        (1..=LABEL_BYTES_MAX).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    // A dot at the end makes an empty label.
-    let is_name = text.len() <= NAME_BYTES_MAX
-        && text.split('.').all(is_label)
-        && text.rsplit('.').next().is_some_and(|last| last.starts_with(|c: char| c.is_ascii_alphabetic()));
-    is_name.then(|| text.to_ascii_lowercase()).ok_or(EndpointError::NoDnsName)
-}
-
 #[cfg(test)]
 mod tests {
+    use concord_model::host::{HOST_BYTES_MAX, HOST_LABEL_BYTES_MAX};
+
     use super::*;
 
     fn hosts() -> AllowedHosts {
@@ -268,8 +252,8 @@ mod tests {
             let head = "https://idp.example.com/";
             Endpoint::parse(&format!("{head}{}", "a".repeat(bytes - head.len())), &hosts())
         };
-        assert!(long(URL_BYTES_MAX).is_ok());
-        assert_eq!(long(URL_BYTES_MAX + 1), Err(EndpointError::TooLong));
+        assert!(long(PROVIDER_URL_BYTES_MAX).is_ok());
+        assert_eq!(long(PROVIDER_URL_BYTES_MAX + 1), Err(EndpointError::TooLong));
     }
 
     #[test]
@@ -312,9 +296,9 @@ mod tests {
                 "{host}"
             );
         }
-        let label = "a".repeat(LABEL_BYTES_MAX);
+        let label = "a".repeat(HOST_LABEL_BYTES_MAX);
         let long = format!("{label}.{label}.{label}.{}", "a".repeat(61));
-        assert_eq!(long.len(), NAME_BYTES_MAX);
+        assert_eq!(long.len(), HOST_BYTES_MAX);
         for host in
             ["localhost", "keycloak", "xn--idp-8na.example", "1.2.3.4.example", "0x7f.a1", &label, &long]
         {

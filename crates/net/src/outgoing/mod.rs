@@ -72,7 +72,11 @@ use self::{
 };
 use crate::{
     socket::TcpStream,
-    tls::{VERSIONS, files::read_authorities, provider},
+    tls::{
+        VERSIONS,
+        files::{authorities_in, read_authorities},
+        provider,
+    },
 };
 
 /// Most bytes of a body: the key set of a provider has some 10 KiB.
@@ -121,6 +125,28 @@ impl fmt::Debug for ClientCredential {
     }
 }
 
+/// The certificate authorities of one provider, as its document names them. Calls with them trust no others: neither those
+/// of this machine, nor those of other providers.
+#[derive(Clone)]
+pub struct OwnAuthorities(TlsConnector);
+
+impl OwnAuthorities {
+    /// Reads them from a PEM text.
+    ///
+    /// # Errors
+    /// When there is none, or a certificate can't sign others.
+    pub fn from_pem(text: &str) -> Result<Self, String> {
+        let (roots, _) = authorities_in(text.as_bytes())?;
+        Ok(Self(TlsConnector::from(Arc::new(tls_config(roots)?))))
+    }
+}
+
+impl fmt::Debug for OwnAuthorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnAuthorities")
+    }
+}
+
 /// The response to a posted form.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FormResponse {
@@ -166,7 +192,7 @@ impl OutgoingClient {
         Ok(Self {
             policy,
             resolver: BoundedResolver::new(Arc::new(SystemResolver)),
-            tls: TlsConnector::from(Arc::new(tls_config(authorities)?)),
+            tls: TlsConnector::from(Arc::new(tls_config(common_roots(authorities)?)?)),
             fetches: Places::new(FETCHES_MAX, FETCHES_OF_HOST_MAX),
             posts: Places::new(POSTS_MAX, POSTS_OF_HOST_MAX),
             timeout: CALL_TIMEOUT,
@@ -182,7 +208,8 @@ impl OutgoingClient {
         Self { resolver: BoundedResolver::new(resolver), timeout, has_loopback: true, ..self }
     }
 
-    /// Fetches a document of at most `bytes_max` bytes, and never more than [`BODY_BYTES_MAX`].
+    /// Fetches a document of at most `bytes_max` bytes, and never more than [`BODY_BYTES_MAX`], from a provider with a
+    /// certificate of the common CAs.
     ///
     /// # Errors
     /// See [`OutgoingError`]. A status other than 200 is one.
@@ -191,9 +218,31 @@ impl OutgoingClient {
         endpoint: &'a Endpoint,
         bytes_max: usize,
     ) -> BoxFuture<'a, Result<Bytes, OutgoingError>> {
+        self.fetch(endpoint, bytes_max, &self.tls)
+    }
+
+    /// The same from a provider with CAs of its own.
+    ///
+    /// # Errors
+    /// See [`OutgoingError`]. A status other than 200 is one.
+    pub fn get_with<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        bytes_max: usize,
+        authorities: &'a OwnAuthorities,
+    ) -> BoxFuture<'a, Result<Bytes, OutgoingError>> {
+        self.fetch(endpoint, bytes_max, &authorities.0)
+    }
+
+    fn fetch<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        bytes_max: usize,
+        tls: &'a TlsConnector,
+    ) -> BoxFuture<'a, Result<Bytes, OutgoingError>> {
         Box::pin(async move {
             let request = request(Method::GET, endpoint, Bytes::new())?;
-            let received = self.call(&self.fetches, endpoint, request, bytes_max).await?;
+            let received = self.call((&self.fetches, tls), endpoint, request, bytes_max).await?;
             if received.status == 200 {
                 Ok(received.body)
             } else {
@@ -223,7 +272,7 @@ impl OutgoingClient {
             if let Some(ClientCredential(value)) = credential {
                 request.headers_mut().insert(AUTHORIZATION, value.clone());
             }
-            let received = self.call(&self.posts, endpoint, request, BODY_BYTES_MAX).await?;
+            let received = self.call((&self.posts, &self.tls), endpoint, request, BODY_BYTES_MAX).await?;
             match received.status {
                 200..=299 | 400..=499 => Ok(received),
                 status => Err(OutgoingError::Status(status)),
@@ -234,7 +283,7 @@ impl OutgoingClient {
     /// Makes a request, and reads the response.
     async fn call(
         &self,
-        places: &Places,
+        (places, tls): (&Places, &TlsConnector),
         endpoint: &Endpoint,
         request: Request<Full<Bytes>>,
         bytes_max: usize,
@@ -246,7 +295,7 @@ impl OutgoingClient {
         let _place = within(deadline, CallStage::Place, places.take(endpoint.host())).await?;
         let addresses = within(deadline, CallStage::Resolve, self.addresses(endpoint)).await??;
         let stream = connect(&addresses, endpoint.port(), deadline).await?;
-        let handshake = self.tls.connect(endpoint.server_name(), stream);
+        let handshake = tls.connect(endpoint.server_name(), stream);
         let stream = within(deadline, CallStage::Tls, handshake).await?.map_err(OutgoingError::Tls)?;
         let bytes_max = bytes_max.min(BODY_BYTES_MAX);
         within(deadline, CallStage::Response, exchange(stream, request, bytes_max)).await?
@@ -315,8 +364,8 @@ async fn connect(addresses: &[IpAddr], port: u16, deadline: Instant) -> Result<T
     Err(OutgoingError::Unconnected(failure))
 }
 
-/// The TLS of calls: a certificate must be for the host, and from a CA of this machine or of a file.
-fn tls_config(authorities: Option<&Path>) -> Result<ClientConfig, String> {
+/// The CAs of this machine, and those of a file.
+fn common_roots(authorities: Option<&Path>) -> Result<Arc<RootCertStore>, String> {
     let mut roots = match authorities {
         Some(path) => Arc::unwrap_or_clone(read_authorities(path)?.0),
         None => RootCertStore::empty(),
@@ -328,6 +377,11 @@ fn tls_config(authorities: Option<&Path>) -> Result<ClientConfig, String> {
         let error = found.errors.first().map_or_else(|| "none found".to_owned(), ToString::to_string);
         tracing::warn!("this machine has no certificate authorities for outgoing calls: {error}");
     }
+    Ok(Arc::new(roots))
+}
+
+/// The TLS of calls: a certificate must be for the host, and from one of these CAs.
+fn tls_config(roots: Arc<RootCertStore>) -> Result<ClientConfig, String> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&VERSIONS)
         .map_err(|error| error.to_string())?

@@ -506,6 +506,31 @@ async fn a_certificate_must_be_for_the_host_and_of_a_trusted_authority() {
 }
 
 #[tokio::test]
+async fn the_authorities_of_a_provider_are_trusted_for_its_calls_alone() {
+    let (common, own) = (Authority::new(), Authority::new());
+    let dns = PlayedDns::of(&[ALLOWED]);
+    let client = common.client(OutgoingPolicy::Public, &dns, LONG);
+    let own_pem = fs::read_to_string(own.file()).unwrap();
+    let authorities = OwnAuthorities::from_pem(&own_pem).unwrap();
+    let start = async |authority: &Authority| {
+        Server::start(ALLOWED, 0, authority.acceptor(HOST), Play::Send(ok(b"{}"))).await
+    };
+    let (of_common, of_own) = (start(&common).await, start(&own).await);
+    assert_eq!(client.get_with(&of_own.endpoint("/"), 1000, &authorities).await.unwrap(), "{}");
+    assert_eq!(client.get(&of_common.endpoint("/"), 1000).await.unwrap(), "{}");
+    for (endpoint, own) in [(of_common.endpoint("/"), Some(&authorities)), (of_own.endpoint("/"), None)] {
+        let result = match own {
+            Some(authorities) => client.get_with(&endpoint, 1000, authorities).await,
+            None => client.get(&endpoint, 1000).await,
+        };
+        assert!(matches!(result, Err(OutgoingError::Tls(_))), "{endpoint}: {result:?}");
+    }
+    for wrong in ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        assert!(OwnAuthorities::from_pem(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[tokio::test]
 async fn the_length_of_a_body_is_bounded() {
     let chunked = |chunks: usize| {
         let mut bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();

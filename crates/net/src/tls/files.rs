@@ -46,14 +46,18 @@ pub fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// # Errors
 /// When the file can't be read or holds none.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let pem = read(path)?;
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let certificates = read.map_err(|error| format!("{}: {error}", path.display()))?;
+    certificates_in(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The certificates in a PEM text, at least one.
+fn certificates_in(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let certificates = read.map_err(|error| error.to_string())?;
     for certificate in &certificates {
-        Certificate::parse(certificate).map_err(|error| format!("{}: {error}", path.display()))?;
+        Certificate::parse(certificate)?;
     }
     if certificates.is_empty() {
-        return Err(format!("{}: no certificate found, expected PEM", path.display()));
+        return Err("no certificate found, expected PEM".to_owned());
     }
     Ok(certificates)
 }
@@ -82,14 +86,21 @@ pub fn read_certified_key(certificate: &Path, key: &Path) -> Result<Arc<Certifie
 /// # Errors
 /// When the file can't be read, or a certificate in it can't sign others.
 pub fn read_authorities(path: &Path) -> Result<(Arc<RootCertStore>, Vec<Certificate>), String> {
+    authorities_in(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The CAs in a PEM text.
+///
+/// # Errors
+/// When there is none, or a certificate can't sign others.
+pub fn authorities_in(pem: &[u8]) -> Result<(Arc<RootCertStore>, Vec<Certificate>), String> {
     let (mut roots, mut read) = (RootCertStore::empty(), Vec::new());
-    for certificate in read_certificates(path)? {
-        let failed = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
-        let parsed = Certificate::parse(&certificate).map_err(|error| failed(&error))?;
+    for certificate in certificates_in(pem)? {
+        let parsed = Certificate::parse(&certificate)?;
         if !parsed.is_authority {
-            return Err(failed(&format!("the certificate of {} is not a CA certificate", parsed.subject)));
+            return Err(format!("the certificate of {} is not a CA certificate", parsed.subject));
         }
-        roots.add(certificate).map_err(|error| failed(&error))?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
         read.push(parsed);
     }
     Ok((Arc::new(roots), read))

@@ -391,12 +391,15 @@ impl Writes {
             };
             clock.has_decided(times);
             match decided {
-                // The outcome may be that of another attempt at this request, which was computed from another record.
-                // Then only the state has the content.
-                // The log does not remember it, so it says nothing of another attempt at this request.
-                Ok(Verdict::Decided(Err(rejection))) if rejection.is_by_environment() => {
+                // A rejection that the log has not stored says nothing of another attempt at this request.
+                Ok(Verdict::Decided(Err(rejection)))
+                    if request.caller.idempotency_key.is_some()
+                        && decided_before(&consensus.state(), &request.caller).is_none() =>
+                {
                     return Err(AttemptError::Refused(rejection.into()));
                 }
+                // The outcome may be that of another attempt at this request, which was computed from another record.
+                // Then only the state has the content.
                 Ok(Verdict::Decided(outcome)) if request.caller.idempotency_key.is_some() => {
                     return Ok(stored_decision(&consensus.state(), request, outcome));
                 }
