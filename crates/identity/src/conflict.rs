@@ -7,7 +7,7 @@
 //! An issuer may give a human another `sub` for each client: Entra always does. So one issuer has one provider of persons;
 //! with two, a human would be two persons.
 //!
-//! **Invariant:** no token is accepted by two providers of one issuer, no issuer or tenant gives persons to two providers,
+//! **Invariant:** no token with one audience is accepted by two providers of one issuer, no issuer or tenant gives persons to two providers,
 //! or persons to one and machines to another (a blocked person would come back as a machine), and no address is that of
 //! persons of two providers.
 
@@ -17,11 +17,8 @@ use concord_model::error::{LocSegment, Violation};
 
 use crate::{
     claims::{Scalar, ValuePattern},
-    provider::{Persons, Provider, SubjectClaim, TENANT},
+    provider::{Persons, Provider, SubjectClaim},
 };
-
-/// Characters of a UUID, as Entra writes the id of a tenant.
-const UUID_CHARACTERS: usize = 36;
 
 /// The problems of a provider beside others. An earlier document of the same name does not count.
 pub fn conflicts<'a>(
@@ -43,7 +40,7 @@ fn between(provider: &Provider, name: &str, other: &Provider) -> Vec<Violation> 
     if is_same_issuer && let Some(audience) = provider.audiences.intersection(&other.audiences).next() {
         add(&["audiences"], format!("the provider `{name}` of this issuer has the audience `{audience}`"));
     }
-    let is_shared = is_same_issuer || !tenants(provider).is_disjoint(&tenants(other));
+    let is_shared = is_same_issuer || !provider.tenants().is_disjoint(&other.tenants());
     // No user has a token of an application, so no blocked person comes back with one. One issuer is never mixed.
     let is_mixed = |machines: &Provider| is_same_issuer || !is_of_applications_only(machines);
     match (&provider.persons, &other.persons) {
@@ -74,19 +71,6 @@ fn mixed(name: &str, kind: &str) -> String {
     )
 }
 
-/// The tenants whose tokens a provider accepts: those that it requires, and the one whose id is in the path of its issuer.
-fn tenants(provider: &Provider) -> BTreeSet<&str> {
-    let required = provider.require.iter().filter(|(name, _)| TENANT.contains(&name.as_str()));
-    let required = required.flat_map(|(_, values)| values).filter_map(|value| match value {
-        ValuePattern::Exact(Scalar::Text(text)) => Some(text.as_str()),
-        ValuePattern::Exact(Scalar::Boolean(_) | Scalar::Integer(_)) | ValuePattern::Prefix(_) => None,
-    });
-    let is_uuid = |text: &&str| {
-        text.len() == UUID_CHARACTERS && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
-    };
-    required.chain(provider.issuer.split('/').filter(is_uuid)).collect()
-}
-
 /// Whether a provider accepts only tokens of applications, by Entra's optional claim `idtyp`.
 fn is_of_applications_only(provider: &Provider) -> bool {
     let app = ValuePattern::Exact(Scalar::Text("app".to_owned()));
@@ -114,6 +98,9 @@ pub fn change_problems(before: &Provider, after: &Provider, has_accounts: bool) 
                 &["persons", "subject"],
                 "the provider has accounts: with another claim, each would be a new person",
             );
+        }
+        Some(_) if own.subject == SubjectClaim::Oid && before.tenants() != after.tenants() => {
+            add(&["require"], "the provider has accounts: an `oid` of another tenant is another human");
         }
         Some(_) if own.subject == SubjectClaim::Sub && before.audiences != after.audiences => add(
             &["audiences"],

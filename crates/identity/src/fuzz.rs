@@ -30,7 +30,7 @@ fn provider() -> Value {
     })
 }
 
-/// A token, judged by a provider. Nobody has the private keys, so none is accepted.
+/// A token, judged by a provider. No input is signed by its keys, so none is accepted.
 pub fn token(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok(token) = Token::parse(text) else { return false };

@@ -26,7 +26,7 @@ use crate::{
     claims::{ClaimName, Claims, KeptClaims, Scalar, shown_patterns},
     json::{shown, shown_value},
     keys::KeySet,
-    provider::{Provider, SubjectClaim},
+    provider::{Provider, SubjectClaim, is_uuid},
     token::{Token, TokenError},
 };
 
@@ -366,11 +366,19 @@ impl<'t> Checks<'t> {
     /// Who the token names: by `sub`, or for persons by the claim that the provider names.
     fn subject(&mut self, provider: &Provider) -> Option<String> {
         let persons = provider.persons.as_ref();
-        let name = persons.map_or(SubjectClaim::Sub, |persons| persons.subject).name();
+        let claim = persons.map_or(SubjectClaim::Sub, |persons| persons.subject);
         let bytes_max = if persons.is_some() { PERSON_SUBJECT_BYTES_MAX } else { MACHINE_SUBJECT_BYTES_MAX };
-        let is_subject = |text: &&str| (1..=bytes_max).contains(&text.len()) && !text.contains(is_unseen);
+        let is_subject = |text: &&str| match claim {
+            SubjectClaim::Sub => (1..=bytes_max).contains(&text.len()) && !text.contains(is_unseen),
+            // In upper case it would be another human.
+            SubjectClaim::Oid => is_uuid(text) && !text.contains(|c: char| c.is_ascii_uppercase()),
+        };
+        let name = claim.name();
         let subject = self.text(name).filter(is_subject);
-        let wanted = format!("1 to {bytes_max} bytes without unseen characters");
+        let wanted = match claim {
+            SubjectClaim::Sub => format!("1 to {bytes_max} bytes without unseen characters"),
+            SubjectClaim::Oid => "a UUID in lower case".to_owned(),
+        };
         self.claim(name, Reason::Subject, wanted, subject.is_some());
         subject.map(str::to_owned)
     }

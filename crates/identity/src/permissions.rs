@@ -6,6 +6,9 @@
 //! | each limit of the quota | the greatest; none if a role has none |
 //! | `session_s` | the shortest: a role that must be short is |
 //!
+//! A role counts only as long after the login as its `session_s` says: otherwise an old session would have a new or short
+//! role for hours. A role that gives somebody nothing does not count, so it opens no session and lifts no limit.
+//!
 //! A machine never approves, bypasses rules or makes keys, whatever its roles say: each of these counts as an act of a
 //! human. [`Verb::Approve`] includes [`Verb::Report`], and a machine loses both with it; a role names `report` for machines.
 //!
@@ -18,9 +21,6 @@ use concord_model::{
 };
 
 use crate::{claims::Claims, roles::Membership};
-
-/// What machines never have.
-const OF_PERSONS: [Verb; 3] = [Verb::Approve, Verb::Bypass, Verb::Keys];
 
 /// Whether a human logs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Owner<'o> {
     pub kind: OwnerKind,
     /// What is kept of their claims, cut to what the provider keeps now ([`KeptClaims::cut`](crate::claims::KeptClaims::cut)).
     pub claims: &'o Claims,
+    /// Seconds since the login; 0 if it is now.
+    pub age_s: u64,
 }
 
 /// A role.
@@ -72,16 +74,20 @@ impl Permissions {
     /// The permissions that roles give to somebody; `None` if they have none of them.
     #[must_use]
     pub fn of<'r>(roles: impl IntoIterator<Item = Role<'r>>, owner: Owner<'_>) -> Option<Self> {
-        let own = roles.into_iter().filter(|role| role.membership.has(owner.provider, owner.claims));
-        own.fold(None, |permissions, role| Some(Self::with(permissions, role, owner.kind)))
+        let is_current = |role: &Role<'_>| owner.age_s < role.membership.session_s;
+        let has = |role: &Role<'_>| is_current(role) && role.membership.has(owner.provider, owner.claims);
+        roles.into_iter().filter(has).fold(None, |permissions, role| {
+            let grants = role.grants.0.iter().filter_map(|grant| given(grant, owner.kind));
+            let grants: Vec<Grant> = grants.collect();
+            if grants.is_empty() { permissions } else { Some(Self::with(permissions, role, grants)) }
+        })
     }
 
-    fn with(permissions: Option<Self>, role: Role<'_>, kind: OwnerKind) -> Self {
-        let grants = role.grants.0.iter().filter_map(|grant| given(grant, kind));
+    fn with(permissions: Option<Self>, role: Role<'_>, grants: Vec<Grant>) -> Self {
         let Some(mut permissions) = permissions else {
             return Self {
                 roles: vec![role.name.clone()],
-                grants: Grants(grants.collect()),
+                grants: Grants(grants),
                 quota: *role.quota,
                 session_s: role.membership.session_s,
             };
@@ -94,11 +100,29 @@ impl Permissions {
     }
 }
 
-/// What a grant gives to somebody of this kind.
+/// What a grant gives to somebody of this kind; `None` if that is nothing.
 fn given(grant: &Grant, kind: OwnerKind) -> Option<Grant> {
-    let is_given = |verb: &Verb| kind == OwnerKind::Person || !OF_PERSONS.contains(verb);
+    let is_given = |verb: &Verb| kind == OwnerKind::Person || is_for_machines(*verb);
     let verbs: Verbs = grant.verbs.iter().filter(is_given).collect();
     (!verbs.is_empty()).then(|| Grant { verbs, definitions: grant.definitions.clone() })
+}
+
+/// Whether a machine can have a verb.
+fn is_for_machines(verb: Verb) -> bool {
+    match verb {
+        Verb::Approve | Verb::Bypass | Verb::Keys => false,
+        Verb::Read
+        | Verb::Reveal
+        | Verb::Write
+        | Verb::Define
+        | Verb::Backup
+        | Verb::Cluster
+        | Verb::Audit
+        | Verb::Observe
+        | Verb::Delete
+        | Verb::Propose
+        | Verb::Report => true,
+    }
 }
 
 /// Of two quotas, the greater limit of each thing.

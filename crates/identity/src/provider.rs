@@ -42,11 +42,11 @@ use concord_model::{
 use serde_json::{Map, Value};
 
 use crate::{
-    claims::{ClaimName, KeptClaims, Star, ValuePattern},
+    claims::{ClaimName, KeptClaims, Scalar, Star, ValuePattern},
     fields::{Members, Problems, finish},
     judgement::Reason,
     keys::{Algorithm, KeySet, has_private_key},
-    roles::COMMON_CLAIMS,
+    roles::{COMMON_CLAIMS, KIND_CLAIMS},
     url::{self, HttpsUrl, is_loopback},
 };
 
@@ -68,13 +68,18 @@ const MEMBERS: [&str; 11] = [
 const EMAIL: &str = "email";
 /// Claims that say nothing about whose a token is: they are checked in any case, or differ in each token.
 const NOT_OWNERS: [&str; 7] = ["iss", "aud", "exp", "iat", "nbf", "jti", "nonce"];
-/// Claims that tokens of many owners have in common, besides [`COMMON_CLAIMS`]. They can be required, but not alone.
-const SHARED: [&str; 8] = ["acr", "amr", "auth_time", "azp", "environment", "idtyp", "typ", "ver"];
+/// Claims that tokens of many owners have in common, besides [`COMMON_CLAIMS`] and [`KIND_CLAIMS`]. They can be required, but
+/// not alone.
+const SHARED: [&str; 3] = ["auth_time", "azp", "environment"];
 /// What Entra says of an address: the tenant, or the home tenant of a guest, owns its domain. An optional claim of the
 /// app registration.
 const ENTRA_VERIFIED: &str = "xms_edov";
 /// Claims that name the tenant of an identity service: Entra's, and Google's.
-pub(crate) const TENANT: [&str; 2] = ["tid", "hd"];
+const TENANT: [&str; 2] = ["tid", "hd"];
+/// The tenant of Entra in which everybody's personal account is.
+const CONSUMERS: &str = "9188040d-6c67-4c5b-b112-36a304b66dad";
+/// Characters of a UUID, as Entra writes the id of a tenant and of an object.
+const UUID_CHARACTERS: usize = 36;
 
 /// Where the keys of a provider come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,6 +213,16 @@ impl Provider {
         format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'))
     }
 
+    /// The tenants whose tokens it accepts: those that it requires, and the one whose id is in the path of its issuer.
+    pub(crate) fn tenants(&self) -> BTreeSet<&str> {
+        let required = self.require.iter().filter(|(name, _)| TENANT.contains(&name.as_str()));
+        let required = required.flat_map(|(_, values)| values).filter_map(|value| match value {
+            ValuePattern::Exact(Scalar::Text(text)) => Some(text.as_str()),
+            ValuePattern::Exact(Scalar::Boolean(_) | Scalar::Integer(_)) | ValuePattern::Prefix(_) => None,
+        });
+        required.chain(self.issuer.split('/').filter(|segment| is_uuid(segment))).collect()
+    }
+
     fn read(members: &Members, problems: &mut Problems) -> Option<Self> {
         let issuer = problems.required(members, "issuer", issuer);
         let audiences = problems.required(members, "audiences", |value, problems| {
@@ -251,7 +266,14 @@ impl Provider {
 
     /// Whether it says whom it trusts.
     fn check_trust(&self, problems: &mut Problems) {
-        let is_shared = |name: &str| COMMON_CLAIMS.contains(&name) || SHARED.contains(&name);
+        let shared = || COMMON_CLAIMS.iter().chain(&KIND_CLAIMS).chain(&SHARED);
+        let is_shared = |name: &str| shared().any(|shared| *shared == name);
+        if self.tenants().contains(CONSUMERS) {
+            problems.add_in(
+                "require",
+                "everybody can have an account in this tenant: expected that of a company",
+            );
+        }
         let names_owner = self.single_tenant || self.require.keys().any(|name| !is_shared(name.as_str()));
         let Some(persons) = &self.persons else {
             if !names_owner {
@@ -270,10 +292,10 @@ impl Provider {
                        label also `require`, or `\"single_tenant\": true` if the issuer has no others";
             problems.add_in("persons", msg);
         }
-        if persons.subject == SubjectClaim::Oid && !self.require.keys().any(|name| name.as_str() == "tid") {
+        if persons.subject == SubjectClaim::Oid && self.tenants().len() != 1 {
             problems.add_in(
                 "require",
-                "expected `tid`, as `oid` is unique in one tenant of Entra only (`subject`)",
+                "expected one `tid`, that of the issuer: `oid` is unique in one tenant of Entra only (`subject`)",
             );
         }
         let names_tenant = self.require.keys().any(|name| TENANT.contains(&name.as_str()));
@@ -412,6 +434,11 @@ impl Login {
             device: device.unwrap_or(false),
         })
     }
+}
+
+/// Whether a text has the form of a UUID.
+pub(crate) fn is_uuid(text: &str) -> bool {
+    text.len() == UUID_CHARACTERS && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
 fn issuer(value: &Value, problems: &mut Problems) -> Option<String> {

@@ -67,6 +67,9 @@ pub const COMMON_CLAIMS: [&str; 12] = [
     "email_verified",
 ];
 
+/// Claims that say of which kind a token is.
+pub const KIND_CLAIMS: [&str; 5] = ["acr", "amr", "idtyp", "typ", "ver"];
+
 /// Who has a role, and how long a session with it lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
@@ -209,7 +212,9 @@ impl Member {
     /// What its administrator may have overlooked.
     #[must_use]
     pub fn hints(&self) -> Vec<Hint> {
-        let is_common = |name: &ClaimName| COMMON_CLAIMS.contains(&name.as_str());
+        let is_common = |name: &ClaimName| {
+            COMMON_CLAIMS.iter().chain(&KIND_CLAIMS).any(|common| *common == name.as_str())
+        };
         let (owners, others): (Vec<_>, Vec<_>) =
             self.matches.iter().partition(|(name, values)| names_owner(name, values));
         let is_only_owner = !owners.is_empty() && others.iter().all(|(name, _)| is_common(name));

@@ -182,6 +182,13 @@ fn each_wrong_member_has_its_problem() {
             "require",
         ),
         (
+            with(persons(), "require", json!({ "tid": ["9f", "a0"] })),
+            "persons",
+            json!({ "label": "email", "domains": ["example.com"], "subject": "oid" }),
+            "require",
+        ),
+        (machines(), "require", json!({ "tid": ["9188040d-6c67-4c5b-b112-36a304b66dad"] }), "require"),
+        (
             with(persons(), "require", json!({ "email_verified": [true] })),
             "persons",
             json!({ "label": "upn" }),
@@ -435,6 +442,7 @@ fn while_there_are_accounts_nothing_makes_a_human_another_one() {
         (&base, &machines, vec!["persons"]),
         (&base, &with_oid, vec!["persons.subject"]),
         (&with_oid, &base, vec!["persons.subject"]),
+        (&with_oid, &with(with_oid.clone(), "require", json!({ "tid": ["a0"] })), vec!["require"]),
         (&base, &client(&base), vec!["audiences"]),
         (&with_oid, &client(&with_oid), vec![]),
         (&base, &with(base.clone(), "hosts", json!(["keys.example.com"])), vec![]),

@@ -151,6 +151,7 @@ fn a_match_of_the_owner_alone_is_worth_a_hint() {
         (json!({ "repository_owner": ["acme"] }), true),
         (json!({ "repository_owner_id": ["65"], "ref": ["refs/heads/main"] }), true),
         (json!({ "namespace_path": ["acme"], "ref_protected": ["true"] }), true),
+        (json!({ "tid": ["9f"], "idtyp": ["app"] }), true),
         (json!({ "sub": ["repo:acme/*"] }), true),
         (json!({ "repository": ["acme/*"] }), true),
         (json!({ "sub": ["repo:*"] }), true),

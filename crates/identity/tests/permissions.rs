@@ -38,13 +38,23 @@ fn role(group: &str, verbs: &[Verb], quota: Quota, session_s: u64) -> Stored {
 }
 
 fn permissions(roles: &[Stored], provider: &str, kind: OwnerKind, claims: &Claims) -> Option<Permissions> {
+    after(0, roles, provider, kind, claims)
+}
+
+fn after(
+    age_s: u64,
+    roles: &[Stored],
+    provider: &str,
+    kind: OwnerKind,
+    claims: &Claims,
+) -> Option<Permissions> {
     let roles = roles.iter().map(|role| Role {
         name: &role.name,
         grants: &role.grants,
         quota: &role.quota,
         membership: &role.membership,
     });
-    Permissions::of(roles, Owner { provider: &key(provider), kind, claims })
+    Permissions::of(roles, Owner { provider: &key(provider), kind, claims, age_s })
 }
 
 fn writes(limit: u64) -> Quota {
@@ -94,10 +104,32 @@ fn a_machine_does_nothing_that_counts_as_an_act_of_a_human() {
         let is_of_persons = [Verb::Approve, Verb::Bypass, Verb::Keys].contains(&verb);
         assert_eq!(machine.grants.allows(verb, None), !is_of_persons, "{verb}");
     }
-    assert_eq!(machine.grants.0.len(), 1, "a grant without verbs is none");
-    let approves = [role("shop", &[Verb::Approve], Quota::default(), 600)];
+    assert_eq!(machine.roles, [key("shop")], "a grant without verbs is none");
+    let approves =
+        [role("shop", &[Verb::Approve], Quota::default(), 600), role("pay", &[Verb::Read], writes(1), 900)];
     let machine = permissions(&approves, "ci", OwnerKind::Machine, &groups).unwrap();
-    assert!(machine.grants.0.is_empty() && !machine.grants.allows(Verb::Report, None));
+    assert_eq!((&machine.roles, machine.quota, machine.session_s), (&vec![key("pay")], writes(1), 900));
+    assert!(!machine.grants.allows(Verb::Report, None), "`approve` includes it");
+    assert!(
+        permissions(&approves[..1], "ci", OwnerKind::Machine, &groups).is_none(),
+        "a role that gives nothing"
+    );
+}
+
+#[test]
+fn a_role_counts_as_long_after_the_login_as_it_says() {
+    let roles = [
+        role("shop", &[Verb::Read], Quota::default(), 3600),
+        role("pay", &[Verb::Write], Quota::default(), 300),
+    ];
+    let groups = claims(&json!({ "groups": ["shop", "pay"] }));
+    for (age_s, wanted) in
+        [(0, vec!["shop", "pay"]), (299, vec!["shop", "pay"]), (300, vec!["shop"]), (3600, vec![])]
+    {
+        let found = after(age_s, &roles, "ci", OwnerKind::Person, &groups);
+        let names: Vec<Key> = found.map(|found| found.roles).unwrap_or_default();
+        assert_eq!(names.iter().map(Key::as_str).collect::<Vec<_>>(), wanted, "{age_s}");
+    }
 }
 
 #[test]

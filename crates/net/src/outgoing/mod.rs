@@ -44,6 +44,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::{Bytes, BytesMut};
+use concord_model::limits::PROVIDER_CA_BYTES_MAX;
 use futures::future::BoxFuture;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response,
@@ -131,11 +132,14 @@ impl fmt::Debug for ClientCredential {
 pub struct OwnAuthorities(TlsConnector);
 
 impl OwnAuthorities {
-    /// Reads them from a PEM text.
+    /// Reads them from a PEM text of at most [`PROVIDER_CA_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// When there is none, or a certificate can't sign others.
+    /// When the text is longer, there is none, or a certificate can't sign others.
     pub fn from_pem(text: &str) -> Result<Self, String> {
+        if text.len() > PROVIDER_CA_BYTES_MAX {
+            return Err(format!("expected at most {PROVIDER_CA_BYTES_MAX} bytes"));
+        }
         let (roots, _) = authorities_in(text.as_bytes())?;
         Ok(Self(TlsConnector::from(Arc::new(tls_config(roots)?))))
     }
