@@ -120,8 +120,14 @@ class Faults:
         before = subprocess.run(["prlimit", f"--pid={pid}", "--nofile", "--output=SOFT", "--noheadings"],
                                 check=True, capture_output=True, text=True).stdout.strip()
         limit = lambda soft: subprocess.run(["prlimit", f"--pid={pid}", f"--nofile={soft}:"], check=True)
-        limit(len(os.listdir(f"/proc/{pid}/fd")) + 2)
-        self.prometheus.fires("ConcordOpenFiles")
+
+        def is_firing():
+            # The node has fewer files open when some of its connections have ended.
+            limit(len(os.listdir(f"/proc/{pid}/fd")) + 2)
+            return "ConcordOpenFiles" in self.prometheus.firing()
+
+        wait_for(is_firing, "ConcordOpenFiles to fire")
+        print("fires: ConcordOpenFiles")
         limit(before)
         self.prometheus.ceases("ConcordOpenFiles")
 
