@@ -33,7 +33,7 @@ export default function Changes() {
   const definitions = query.getAll("definition").filter(Boolean);
   const [since, by, begin] = ["since", "by", "from"].map((name) => query.get(name) ?? "");
   const [form, setForm] = useState({ definition: "", by, from: begin });
-  // What is being typed as a definition stays: the address may follow later than the next key.
+  // What is being typed as a definition stays: this may run later than the next key.
   useEffect(() => setForm((old) => ({ ...old, by, from: begin })), [by, begin]);
   const [events, setEvents] = useState([]);
   const [earlier, setEarlier] = useState(null);
