@@ -32,7 +32,7 @@ from playwright.sync_api import expect, sync_playwright
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "console"))
 from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, shortcut, wait_for  # noqa: E402
 from pages import (  # noqa: E402, F401: what pages show
-    check_dry_runs, check_go_to_config, check_kept_secrets, check_key_times, check_last_changes, check_secrets, check_widths,
+    check_dry_runs, check_go_to_config, check_kept_secrets, check_key_times, check_last_changes, check_secrets, check_typing_goes_on, check_widths,
 )
 from secret_edits import check_secret_edits  # noqa: E402, F401: random edits by a key that sees no secret values
 from undo import check_audit_of_all, check_find_changes, check_undo, check_undo_unseen_secrets  # noqa: E402, F401: an incident

@@ -1,10 +1,13 @@
 """Checks the documents: the README, the pages of docs/ and the other Markdown files of the top level.
 
     CONCORD_BIN=target/release/concord python3 scripts/docs-test.py [PAGE...]
-    python3 scripts/docs-test.py --terms | --lower-terms
+    python3 scripts/docs-test.py --texts | --terms | --lower-terms
+    python3 scripts/docs-test.py --manifests
 
-Without a PAGE it checks the texts, then runs all pages; with some it runs these pages only. `--terms` checks the words
-of documents and sources only; `--lower-terms` then lowers the ceilings in scripts/docs-terms.txt to what is left.
+Without a PAGE it checks the texts, then runs all pages; with some it runs these pages only. `--texts` checks what needs
+no program, in seconds; `--terms` the words of documents and sources only; `--lower-terms` then lowers the ceilings in
+scripts/docs-terms.txt to what is left. `--manifests` prints the manifests of Kubernetes in ```yaml blocks, for
+scripts/release-test.sh.
 
 - Each page with ```sh blocks runs from its top in one shell, on a cluster of its own. A ```text block right behind
   one is what it prints; `…` in it stands for any text within a line.
@@ -43,7 +46,7 @@ README_BYTES_MAX = 8192
 MDBOOK_VERSION = "0.5.4"
 PAGE_TIMEOUT_S = 300
 END_OF_BLOCK = "=== end of block"
-LANGUAGES = {"sh", "text", "console", "go", "http", "ini", "java", "js", "json", "python", "rust", "toml", "ts", "yaml"}
+LANGUAGES = {"sh", "text", "console", "go", "http", "ini", "java", "js", "json", "python", "rust", "toml", "ts", "xml", "yaml"}
 
 wrong = []
 
@@ -191,7 +194,7 @@ def check_command_line():
 def check_errors():
     page = DOCS / "reference" / "errors.md"
     text = page.read_text()
-    api = [path for path in sorted(HTTP.rglob("*.rs")) if path.name != "tests.rs" and "openapi" not in path.parts]
+    api = [path for path in sorted(HTTP.rglob("*.rs")) if path.name != "tests.rs" and "openapi" not in path.relative_to(HTTP).parts]
     source = "".join(path.read_text() for path in api if path.parts[-2] == "reply")
     codes = {status.name: status.value for status in http.HTTPStatus} | {"PAYLOAD_TOO_LARGE": 413, "UNPROCESSABLE_ENTITY": 422}
     known = {(codes[name], kind) for name, kind in re.findall(r'StatusCode::([A-Z_]+),\s*"(\w+)"', source)}
@@ -226,6 +229,14 @@ def check_messages():
 # --- Routes --------------------------------------------------------------------------------------------------------
 
 METHODS = ("get", "put", "post", "patch", "delete")
+# The pages for people and their files, which the document does not have.
+PAGES = {
+    ("GET", "/docs"): {200, 500},
+    ("GET", "/docs/{}"): {200, 404, 500},
+    ("GET", "/ui"): {200, 304, 500},
+    ("GET", "/ui/{}"): {200, 304, 404, 500},
+    ("GET", "/ui/{}/{}"): {200, 304, 404, 500},
+}
 ROUTE = r"`(GET|PUT|POST|PATCH|DELETE) (/[^`?\s]*)`"
 # What the line of errors in a section names instead of its statuses.
 COMMON_ERRORS = {
@@ -239,7 +250,7 @@ COMMON_ERRORS = {
 
 def statuses_of(document):
     """{(method, path): the statuses that it may have}"""
-    found = {}
+    found = dict(PAGES)
     for path, item in document["paths"].items():
         for method in METHODS:
             if method in item:
@@ -285,6 +296,9 @@ def check_routes(document):
     rows, told = {}, {}
     for cells, success, right in re.findall(r"^\|([^|]*`[A-Z]+ /[^|]*)\|[^|]*\|([^|]*)\|([^|]*)\|$", text, re.M):
         for method, path in re.findall(ROUTE, cells):
+            # The protocols of other services have documents of their own.
+            if path.startswith(("/v1/", "/spring/")):
+                continue
             rows[method, normal(path)] = ({int(status) for status in re.findall(r"\d{3}", success)}, right.strip())
     for section in re.split(r"^#{2,4} ", text, flags=re.M)[1:]:
         for method, path, right in re.findall(rf"^{ROUTE} · permission: (.*)$", section, re.M):
@@ -431,6 +445,7 @@ def check_book():
 
 
 def check_texts():
+    """What needs no program."""
     readme = (ROOT / "README.md").stat().st_size
     if readme > README_BYTES_MAX:
         refuse(ROOT / "README.md", f"{readme} bytes, more than {README_BYTES_MAX}")
@@ -440,7 +455,7 @@ def check_texts():
     check_named_tests()
     for page in [*pages(), DOCS / "SUMMARY.md", *(path for path in ROOT.glob("*.md") if path.name != "README.md")]:
         check_links(page)
-    for check in (check_summary, check_settings, check_command_line, check_errors, check_messages, check_terms, check_book):
+    for check in (check_summary, check_errors, check_messages, check_terms):
         check()
 
 
@@ -511,6 +526,12 @@ def run_page(page, seen):
     print(f"{page.relative_to(ROOT)}: {len(blocks)} blocks, {compared} outputs, {time.monotonic() - began:.1f} s", flush=True)
 
 
+def manifests():
+    """The manifests of Kubernetes that pages show."""
+    blocks = (body for page in pages() for language, body, _ in fences(page.read_text()) if language == "yaml")
+    return [body for body in blocks if re.search(r"^apiVersion: ", body, re.M)]
+
+
 def report(what, count):
     for text in wrong:
         print(f"docs-test: {text}", file=sys.stderr)
@@ -526,11 +547,20 @@ def main():
         if sys.argv[1] == "--lower-terms":
             lower_terms(left)
         report("terms", len(left))
+    if sys.argv[1:] == ["--manifests"]:
+        print("---\n".join(manifests()), end="")
+        return
+    if sys.argv[1:] == ["--texts"]:
+        check_texts()
+        report("pages", len(pages()))
     if not os.access(BINARY, os.X_OK):
         sys.exit(f"docs-test: there is no {BINARY}; build it, or name another with CONCORD_BIN")
     chosen = [pathlib.Path(name).resolve() for name in sys.argv[1:]]
     if not chosen:
         check_texts()
+        check_settings()
+        check_command_line()
+        check_book()
     seen = {}
     for page in chosen or pages():
         run_page(page, seen)

@@ -24,5 +24,5 @@ fi
 cases=$(mktemp)
 trap 'rm -f "$cases"' EXIT
 timeout 600 node scripts/flags-oracle.mjs "$home" "${1:-5000}" "${2:-1}" > "$cases"
-FLAGS_ORACLE=$cases cargo test --locked --package concord-flags --test it -- --ignored --exact --nocapture \
+FLAGS_ORACLE=$cases cargo test --locked --workspace --test it -- --ignored --exact --nocapture \
     oracle::results_are_those_of_flagd_core

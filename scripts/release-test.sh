@@ -4,8 +4,8 @@
 # Packs CONCORD_BIN (by default target/package/concord, or else what scripts/release.sh builds) and checks:
 #
 #   everywhere   checksums; the same bytes twice; the tarball unpacked and run; the Debian package unpacked and its
-#                files, modes and scripts looked at; the unit's exposure (scripts/hardening.py); the manifests against the published
-#                schemas of Kubernetes
+#                files, modes and scripts looked at; the unit's exposure (scripts/hardening.py); the manifests, also those of
+#                the documents, against the published schemas of Kubernetes
 #   as root,     the Debian package in a fresh Debian made by debootstrap, with systemd as its first process: it is
 #   not --short  installed, keeps its data over restarts, an upgrade and a boot, and leaves nothing when it is purged; the
 #                image built by buildah from the container file; the pods of the manifests run on that image, each in a
@@ -108,6 +108,9 @@ if python=$(pip_tool PyYAML 6.0.3 python3); then "$python" scripts/hardening.py
 else echo "release-test.sh: SKIPPED the rules of cluster/: there is no PyYAML" >&2; fi
 if validate=$(pip_tool kubernetes-validate 1.37.0 kubernetes-validate); then
     "$validate" --quiet --strict --kubernetes-version "$KUBERNETES" "$work/new/concord-$version-kubernetes.yaml"
+    python3 scripts/docs-test.py --manifests > "$work/pages.yaml"
+    [[ -s $work/pages.yaml ]] || fail "no page has a manifest"
+    "$validate" --quiet --strict --kubernetes-version "$KUBERNETES" "$work/pages.yaml"
     # A schema that refuses nothing would pass, too.
     sed 's/replicas: 3/replicas: three/' cluster/kubernetes.yaml > "$work/wrong.yaml"
     if "$validate" --strict --kubernetes-version "$KUBERNETES" "$work/wrong.yaml" > /dev/null 2>&1; then

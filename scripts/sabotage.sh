@@ -74,6 +74,11 @@ revert-early             | unit state::change::tests::time::reverts::the_cluster
 stage-early              | unit state::change::tests::rollout::a_stage_ends_with_its_time_and_its_evidence
 stage-without-evidence   | unit state::change::tests::rollout::a_stage_ends_with_its_time_and_its_evidence
 rollout-overwritten      | unit state::change::tests::rollout::nothing_else_changes_what_is_in_a_rollout
+trust-ignored            | unit state::identity::tests::nothing_is_decided_in_the_name_of_an_ended_session
+session-outlives-its-end | unit state::identity::tests::a_session_ends_at_its_time_by_the_time_of_the_entry
+policy-ignored           | unit state::identity::tests::a_write_is_decided_by_the_policy_that_it_was_judged_by
+key-set-ignored          | unit state::identity::tests::a_session_is_opened_by_what_the_cluster_trusts_now
+late-token-accepted      | unit state::identity::tests::a_token_opens_no_session_after_its_end_or_that_of_all_sessions
 reader-leaves-stage      | unit model::system::rollout::tests::a_share_has_that_many_of_the_readers_and_stages_only_add
 stage-by-own-clock       | unit state::change::tests::rollout::a_rollout_begins_with_its_first_readers_and_changes_nothing_that_is_proven
 rollout-torn             | unit state::change::tests::rollout::a_rollout_begins_with_its_first_readers_and_changes_nothing_that_is_proven
@@ -92,7 +97,7 @@ plain-file-accepted      | unit storage::tests::encrypted::unencrypted_files_are
 
 # binaries KIND TARGET…: builds tests (KIND `lib` or `test`) and prints of each its manifest and its executable.
 binaries() {
-    cargo test --locked --workspace --exclude concord-client --features sabotage "${@:2}" --no-run --message-format=json 2> /dev/null |
+    cargo test --locked --workspace --exclude concord-config-client --features sabotage "${@:2}" --no-run --message-format=json 2> /dev/null |
         sed -n "s/.*\"manifest_path\":\"\([^\"]*\)\".*\"kind\":\[\"$1\"\].*\"executable\":\"\([^\"]*\)\".*/\1 \2/p"
 }
 

@@ -33,6 +33,11 @@ budget-ignored       | the memory of the process is not measured
 work-without-turns   | there is one thread
 good-key-throttled   | failed credentials do not throttle here
 audit-line-lost      | there is no audit log
+trust-ignored        | nobody logs in here
+session-outlives-its-end | nobody logs in here
+policy-ignored       | nobody logs in here
+key-set-ignored      | nobody logs in here
+late-token-accepted  | nobody logs in here
 nonce-reused         | the directories are not encrypted
 plain-file-accepted  | the directories are not encrypted
 armed-after-restore  | no cluster is restored or recovered here

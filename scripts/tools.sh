@@ -9,16 +9,31 @@
 # All return 1, with the reason on standard error, when the command can't be had. What is not a system's package has a
 # directory of its own under target/tools, so that it changes neither the system nor the checkout.
 
+# Scripts that run beside each other install one after the other.
+alone() {
+    mkdir -p target/tools
+    (
+        flock 9
+        "$@"
+    ) 9>> target/tools/lock
+}
+
 install_deb() {
+    command -v "$1" > /dev/null || alone install_deb_now "$@"
+}
+
+install_deb_now() {
     local command=$1 package=${2:-$1} apt=(apt-get)
-    command -v "$command" > /dev/null && return
     ((EUID == 0)) || apt=(sudo apt-get)
+    command -v "$command" > /dev/null && return
     if "${apt[@]}" update -qq >&2 && "${apt[@]}" install -y -qq "$package" > /dev/null; then return; fi
     echo "could not install $package, which has $command" >&2
     return 1
 }
 
-pip_tool() {
+pip_tool() { alone pip_tool_now "$@"; }
+
+pip_tool_now() {
     local package=$1 version=$2 command=$3
     local home=$PWD/target/tools/$package-$version
     if [[ ! -e $home/installed ]]; then

@@ -37,6 +37,44 @@ def nothing_secret(c):
     assert not any(word in whole for word in WORDS), [line for line in whole.split("\n") if any(word in line for word in WORDS)]
 
 
+# The next key is there before the page has followed the address: typed as soon as the address has the text "no".
+TYPE_ON = """(label) => {
+    const { replaceState } = history;
+    history.replaceState = function (state, title, address) {
+        replaceState.call(history, state, title, address);
+        if (!/=no($|&)/.test(address)) return;
+        history.replaceState = replaceState;
+        const field = document.querySelector(`input[aria-label="${label}"]`) ?? [...document.querySelectorAll("label")].find((one) => one.textContent.trim() === label).control;
+        field.value = "no-such";
+        field.dispatchEvent(new Event("input", { bubbles: true }));
+    };
+}"""
+
+
+def check_typing_goes_on(c):
+    """What is typed while the address changes stays, in each field whose text is in the address."""
+    with definition(c, "prod.typed", {}, [("a", {})]):
+        for place, heading, label, shown, sent in [
+            ("", "Definitions", "Search definitions by key", "No definition fits", "search=no-such"),
+            ("d/prod.typed", "prod.typed", "Search configs by key", "No config fits", "q=no-such"),
+            ("watch", "Changes", "By", "Nothing that fits was changed", "by=no-such"),
+            ("compare?from=prod", "Compare environments", "Target", "As of revision", "to=no-such"),
+        ]:
+            c.open(place, heading)
+            c.page.evaluate(TYPE_ON, label)
+            field = c.page.get_by_label(label, exact=True)
+            field.fill("no")
+            searches = label.startswith("Search")
+            if not searches:
+                field.press("Enter")
+                expect(c.page).to_have_url(re.compile("=no($|&)"))
+            expect(c.page.get_by_text(re.compile(shown)).first).to_be_visible()
+            if not searches:
+                field.press("Enter")
+            expect(c.page).to_have_url(re.compile(sent))
+            expect(field).to_have_value("no-such")
+
+
 def check_secrets(c):
     """Secret values are dots on every page until somebody asks for them; a save changes none of them."""
     with definition(c, "secrets", SECRET, [("all", SECRETS)]):

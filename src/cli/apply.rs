@@ -19,11 +19,13 @@ use super::{
     current,
     interrupt::{self, Doing},
     manifest::{FileArgs, Manifests, name},
+    markdown::{self, ShownChange},
     output::{Format, confirm, counted, is_quiet, note, print_done, say, text},
     plan::{ApplyPlan, PlannedChange, UniqueFieldsStep},
     plan_file::SavedPlan,
     progress::Progress,
     schedule::TimeArgs,
+    secret_source::{IfAbsent, SecretArgs},
 };
 
 /// Maximum number of operations of a batch.
@@ -75,6 +77,8 @@ pub(super) struct ApplyArgs {
     #[command(flatten)]
     files: FileArgs,
     #[command(flatten)]
+    secrets: SecretArgs,
+    #[command(flatten)]
     way: WayArgs,
     #[command(flatten)]
     when: TimeArgs,
@@ -109,6 +113,8 @@ pub(super) struct DiffArgs {
     pub(super) tries: TryArgs,
     #[command(flatten)]
     pub(super) files: FileArgs,
+    #[command(flatten)]
+    pub(super) secrets: SecretArgs,
     /// Also show the configs that `apply --prune` would delete
     #[arg(long)]
     pub(super) prune: bool,
@@ -149,7 +155,7 @@ pub(super) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
     let format = args.node.format.or_table();
     with_cluster(&args.node, &args.way.tries(&args.tries), async |client| {
         let prune = saved.as_ref().map_or(args.prune, |saved| saved.prune);
-        let mut plan = ApplyPlan::new(&client, &wanted, prune).await?;
+        let mut plan = ApplyPlan::new(&client, &wanted, prune, (&args.secrets, IfAbsent::Fail)).await?;
         if let Some(saved) = &saved {
             saved.check(&SavedPlan::of(&client, &wanted, &plan, prune).await?)?;
         }
@@ -181,7 +187,9 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
     let compare = || {
         let wanted = Manifests::read(&args.files)?;
         with_cluster(&args.node, &args.tries, async |client| {
-            let mut plan = ApplyPlan::new(&client, &wanted, args.prune).await?;
+            // A pipeline that only compares need not have the secrets. A plan says what will be done.
+            let if_absent = if args.save.is_some() { IfAbsent::Fail } else { IfAbsent::Keep };
+            let mut plan = ApplyPlan::new(&client, &wanted, args.prune, (&args.secrets, if_absent)).await?;
             if !args.show_secrets {
                 plan.hide_secrets();
             }
@@ -190,7 +198,9 @@ pub(super) fn diff(args: &DiffArgs) -> Result<(), Failure> {
                 SavedPlan::of(&client, &wanted, &plan, args.prune).await?.write(path)?;
             }
             let format = args.node.format.or_table();
-            let shown = if format.is_table() {
+            let shown = if format == Format::Markdown {
+                text(&markdown_of(&plan))
+            } else if format.is_table() {
                 plan.changes.iter().try_for_each(|change| text(&change.diff("cluster", "file")))
             } else {
                 print_changes(&plan, &format, None)
@@ -239,6 +249,17 @@ fn report(plan: &ApplyPlan, format: &Format, revisions: Option<&[u64]>) -> Resul
     }
     note(summary);
     Ok(())
+}
+
+/// The changes for a comment of a pull request.
+fn markdown_of(plan: &ApplyPlan) -> String {
+    let shown = |change: &PlannedChange| ShownChange {
+        name: name(&change.definition, &change.key),
+        verb: change.verb(false),
+        diff: change.diff("cluster", "file"),
+    };
+    let head = format!("{}, {} unchanged", counted(plan.changes.len() as u64, "change"), plan.unchanged);
+    markdown::changes(&head, &plan.changes.iter().map(shown).collect::<Vec<_>>())
 }
 
 /// Prints the changes as records.

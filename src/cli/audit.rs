@@ -16,6 +16,7 @@ use std::{
 
 use clap::{Args, Subcommand};
 use concord_client::Client;
+use concord_formats::yaml;
 use concord_model::time::Timestamp;
 use http::Method;
 use serde_json::{Value, json};
@@ -23,7 +24,6 @@ use serde_json::{Value, json};
 use super::{
     connection::{Failure, NodeArgs, TryArgs, ask, run_with_client, with_cluster},
     output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
-    yaml_writer,
 };
 use concord_service::audit::verify::{AnchorCounts, AuditReport, KnownAnchor, logs, verify};
 
@@ -324,14 +324,14 @@ impl Printer {
         let each = |one: &&Value| {
             if self.format == Format::Yaml {
                 // A document for each line, as there may be any number of them.
-                text(&format!("---\n{}", yaml_writer::write(one)))
+                text(&format!("---\n{}", yaml::write(one)))
             } else {
                 print_columns(&self.format, one, &COLUMNS)
             }
         };
         match &self.format {
-            Format::Table | Format::Wide if lines.is_empty() => Ok(()),
-            Format::Table | Format::Wide | Format::Jsonl | Format::Name => {
+            Format::Table | Format::Wide | Format::Markdown if lines.is_empty() => Ok(()),
+            Format::Table | Format::Wide | Format::Markdown | Format::Jsonl | Format::Name => {
                 print_columns(&self.format, &lines.iter().copied().cloned().collect(), &COLUMNS)
             }
             Format::Json | Format::Yaml | Format::Path(_) => lines.iter().try_for_each(each),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use concord_client::{Client, Request};
+use concord_formats::yaml;
 use serde_json::{Value, json};
 
 use super::{
@@ -16,7 +17,6 @@ use super::{
     output::{Columns, Format, Table, cell, line, text},
     redacted::Redactions,
     rollout_steer::ReaderArgs,
-    yaml_writer,
 };
 
 /// The most indexed fields that are columns of a table.
@@ -293,7 +293,7 @@ async fn for_apply(client: &Client, args: &ConfigGetArgs) -> Result<(), Failure>
     }
     let documents = keys.iter().filter_map(|id| {
         let found = found.get(id)?;
-        Some(format!("---\n{}", yaml_writer::write_exact(&config_json(&id.0, &id.1, &found.value))))
+        Some(format!("---\n{}", yaml::write_exact(&config_json(&id.0, &id.1, &found.value))))
     });
     text(&documents.collect::<String>())
 }

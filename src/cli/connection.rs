@@ -89,6 +89,11 @@ pub(super) struct TryArgs {
 }
 
 impl TryArgs {
+    /// Those of requests that bring their own reason.
+    pub(super) fn lasting(timeout_s: u64) -> Self {
+        Self { timeout_s, reason: None }
+    }
+
     /// The same with another reason.
     pub(super) fn with_reason(&self, reason: &str) -> Self {
         Self { reason: Some(reason.to_owned()), ..self.clone() }
@@ -186,6 +191,13 @@ impl NodeArgs {
     /// The client options for requests that need no access key.
     pub(super) fn options_without_key(&self, tries: &TryArgs) -> Result<Options, Failure> {
         Ok(self.options_with(tries, self.context()?, String::new()))
+    }
+
+    /// Suppresses notes and progress with `--quiet`.
+    pub(super) fn hush(&self) {
+        if self.quiet {
+            output::be_quiet();
+        }
     }
 
     /// The environment that was given.
@@ -298,17 +310,20 @@ pub(super) fn with_cluster<T>(
     tries: &TryArgs,
     action: impl AsyncFnOnce(Client) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    if node.quiet {
-        output::be_quiet();
-    }
-    let client = Client::new(node.options(tries)?)?;
+    let client = client_of(node, tries)?;
     interrupt::listen()?;
     run_async(action(client))
 }
 
+/// A client, for a command that receives signals itself.
+pub(super) fn client_of(node: &NodeArgs, tries: &TryArgs) -> Result<Client, Failure> {
+    node.hush();
+    Ok(Client::new(node.options(tries)?)?)
+}
+
 /// The time limit of operator requests.
 pub(super) fn tries_of_operator() -> TryArgs {
-    TryArgs { timeout_s: REQUEST_TIMEOUT.as_secs(), reason: None }
+    TryArgs::lasting(REQUEST_TIMEOUT.as_secs())
 }
 
 /// Runs an operator's action with a client.

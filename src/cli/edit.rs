@@ -14,6 +14,7 @@ use std::{
 
 use clap::Args;
 use concord_client::{Answer, Client, Error, Item, PutMode, Request};
+use concord_formats::yaml;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -25,7 +26,6 @@ use super::{
     interrupt::{self, Doing},
     output::{print_done, say},
     redacted::Redactions,
-    yaml_writer,
 };
 
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub(super) fn run(args: &EditArgs) -> Result<(), Failure> {
         };
         let schema = client.send(Request::get(format!("{}/schema", definition_path(definition)))).await?;
         let head = head(definition, key, found.revision, &schema.data()?["json_schema"]);
-        let body = yaml_writer::write_exact(&found.value);
+        let body = yaml::write_exact(&found.value);
         let file = Draft::create(&format!("{head}{body}"))?;
         let before = found.value;
         let edited = Edited { target: &args.target, head, body, before, revision: found.revision };

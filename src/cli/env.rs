@@ -335,8 +335,8 @@ async fn time_of_node(client: &Client) -> Result<Timestamp, Failure> {
     Ok(answer.header("date").and_then(parse_date).unwrap_or_else(concord_service::now))
 }
 
-/// The time of the header `Date`.
-fn parse_date(text: &str) -> Option<Timestamp> {
+/// The time of a header, such as `Date`.
+pub(super) fn parse_date(text: &str) -> Option<Timestamp> {
     let date = jiff::fmt::rfc2822::parse(text).ok()?;
     u64::try_from(date.timestamp().as_microsecond()).ok().map(Timestamp)
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::declared;
+use super::{declared, secret_source};
 
 const PREFIX: &str = "CONCORD_";
 /// The command whose settings a misspelt name may have been meant for.
@@ -49,6 +49,7 @@ fn unknown(command: &clap::Command, names: impl Iterator<Item = String>) -> Vec<
             && !known.contains(name)
             && !OTHERS.contains(&name.as_str())
             && !is_of_service(name)
+            && !name.starts_with(secret_source::PREFIX)
     };
     let unknown: BTreeSet<String> = names.filter(looks_like_one).collect();
     unknown

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use concord_client::{Client, Request};
-use serde_json::Value;
+use concord_model::schema::secret::MARK;
+use serde_json::{Value, json};
 
 use super::{
     connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
@@ -12,6 +13,8 @@ use super::{
 
 /// Maximum number of references to follow: a schema may refer to itself.
 const REFERENCES_MAX: usize = 32;
+/// Maximum number of variants of a schema that are looked at: each may refer to a schema with as many again.
+const VARIANTS_MAX: usize = 1000;
 /// Keywords of schemas, and their labels in the output.
 const LIMITS: [(&str, &str); 14] = [
     ("const", "is"),
@@ -27,7 +30,7 @@ const LIMITS: [(&str, &str); 14] = [
     ("maxLength", "longest"),
     ("minItems", "fewest elements"),
     ("maxItems", "most elements"),
-    ("x-concord-secret", "secret"),
+    (MARK, "secret"),
 ];
 
 #[derive(Debug, Args)]
@@ -100,17 +103,25 @@ fn resolved<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
 
 /// A schema with those of its `allOf`, `anyOf` and `oneOf`.
 fn variants<'a>(root: &'a Value, schema: &'a Value, left: usize) -> Vec<&'a Value> {
+    let mut all = Vec::new();
+    add_variants(root, schema, left, &mut all);
+    all
+}
+
+fn add_variants<'a>(root: &'a Value, schema: &'a Value, left: usize, all: &mut Vec<&'a Value>) {
+    if all.len() >= VARIANTS_MAX {
+        return;
+    }
     let schema = resolved(root, schema);
-    let mut all = vec![schema];
+    all.push(schema);
     if left == 0 {
-        return all;
+        return;
     }
     for name in ["allOf", "anyOf", "oneOf"] {
         for variant in schema.get(name).and_then(Value::as_array).into_iter().flatten() {
-            all.extend(variants(root, variant, left - 1));
+            add_variants(root, variant, left - 1, all);
         }
     }
-    all
 }
 
 /// The schema of a path. A path skips the elements of lists.
@@ -164,7 +175,29 @@ fn show(name: &str, root: &Value, place: &Value) -> Result<(), Failure> {
         }
     }
     let mut table = Table::new("field", &["FIELD", "TYPE", "REQUIRED", "DESCRIPTION"], &[]);
-    let mut fields = 0;
+    let members = members(root, place);
+    for member in &members {
+        let is_required = if member.is_required { "yes" } else { "" };
+        let description = member.description.map(cell).unwrap_or_default();
+        table.row(&[member.name, &member.types, is_required, &description]);
+    }
+    if !members.is_empty() {
+        line("")?;
+        print_value(&Format::Table, &Value::Null, &table)?;
+    }
+    Ok(())
+}
+
+/// A member of the objects that a schema describes.
+struct SchemaMember<'a> {
+    name: &'a str,
+    types: String,
+    is_required: bool,
+    description: Option<&'a Value>,
+}
+
+fn members<'a>(root: &'a Value, place: &'a Value) -> Vec<SchemaMember<'a>> {
+    let mut members = Vec::new();
     for variant in variants(root, place, 4) {
         let required: Vec<&str> = variant
             .get("required")
@@ -174,22 +207,41 @@ fn show(name: &str, root: &Value, place: &Value) -> Result<(), Failure> {
             .filter_map(Value::as_str)
             .collect();
         for (name, schema) in variant.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            let is_required = if required.contains(&name.as_str()) { "yes" } else { "" };
-            let description = schema.get("description").or_else(|| resolved(root, schema).get("description"));
-            let description = description.map(cell).unwrap_or_default();
-            table.row(&[name.as_str(), &type_of(root, schema), is_required, &description]);
-            fields += 1;
+            members.push(SchemaMember {
+                name,
+                types: type_of(root, schema),
+                is_required: required.contains(&name.as_str()),
+                description: schema.get("description").or_else(|| resolved(root, schema).get("description")),
+            });
         }
     }
-    if fields > 0 {
-        line("")?;
-        print_value(&Format::Table, &Value::Null, &table)?;
+    members
+}
+
+/// What the schema says of a path, as data: `type`, the texts and limits that it has, the `fields` below it, and the
+/// `schema` of the path itself. `None` if the schema has no such path.
+pub(super) fn described(root: &Value, path: &[String]) -> Option<Value> {
+    let place = field(root, path)?;
+    let schema = resolved(root, place);
+    let mut found = json!({ "type": type_of(root, place) });
+    for name in ["title", "description"].into_iter().chain(LIMITS.map(|(name, _)| name)) {
+        if let Some(value) = place.get(name).or_else(|| schema.get(name)) {
+            found[name] = value.clone();
+        }
     }
-    Ok(())
+    let fields = members(root, place).into_iter().map(|member| {
+        json!({
+            "name": member.name, "type": member.types, "required": member.is_required,
+            "description": member.description,
+        })
+    });
+    found["fields"] = fields.collect();
+    found["schema"] = place.clone();
+    Some(found)
 }
 
 /// The names of the fields of a schema's values.
-fn fields(root: &Value) -> Vec<&str> {
+pub(super) fn fields(root: &Value) -> Vec<&str> {
     let properties = variants(root, root, 4).into_iter().filter_map(|one| one.get("properties")?.as_object());
     properties.flat_map(|properties| properties.keys().map(String::as_str)).collect()
 }
@@ -223,8 +275,6 @@ pub(super) fn hints(root: &Value) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -74,7 +74,7 @@ impl Failure {
                 status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => 5,
                 _ => 7,
             },
-            Self::Client(Error::Unavailable(_) | Error::Unknown(_) | Error::Protocol(_)) => 7,
+            Self::Client(Error::Unavailable(_) | Error::Unknown { .. } | Error::Protocol(_)) => 7,
         }
     }
 
@@ -82,7 +82,7 @@ impl Failure {
     pub(super) fn is_unavailable(&self) -> bool {
         let is_late =
             |status| matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT);
-        matches!(self, Self::Client(Error::Unavailable(_) | Error::Unknown(_)))
+        matches!(self, Self::Client(Error::Unavailable(_) | Error::Unknown { .. }))
             || matches!(self, Self::Client(Error::Refused(refusal)) if is_late(refusal.status))
     }
 
@@ -305,7 +305,7 @@ fn hint(error: &Error) -> Option<&'static str> {
         ("invalid HTTP version parsed", "does the node use TLS? Then its URL begins with https"),
     ];
     match error {
-        Error::Unavailable(text) | Error::Unknown(text)
+        Error::Unavailable(text) | Error::Unknown { text, .. }
             if CAUSES.iter().any(|(cause, _)| text.contains(cause)) =>
         {
             CAUSES.iter().find(|(cause, _)| text.contains(cause)).map(|(_, hint)| *hint)
@@ -313,7 +313,7 @@ fn hint(error: &Error) -> Option<&'static str> {
         Error::Unavailable(_) => {
             Some("nothing was changed; is the URL correct? `concord probe live` shows which nodes respond")
         }
-        Error::Unknown(_) => Some("check whether the write was applied before you retry"),
+        Error::Unknown { .. } => Some("check whether the write was applied before you retry"),
         Error::Refused(_) | Error::Usage(_) | Error::Protocol(_) => None,
     }
 }
@@ -335,6 +335,7 @@ mod tests {
             url,
             request_id,
             body: Value::Null,
+            current_revision: None,
             environment: None,
         })))
     }
@@ -388,7 +389,8 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_is_not_called_unchanged() {
-        let text = Failure::Client(Error::Unknown("the time is up".into())).text().unwrap();
+        let unknown = Error::Unknown { text: "the time is up".into(), idempotency_key: None };
+        let text = Failure::Client(unknown).text().unwrap();
         assert!(text.contains("may have been applied") && !text.contains("nothing was changed"), "{text}");
         assert_eq!(Failure::Difference.text(), None);
     }

@@ -14,6 +14,7 @@ use std::{
 
 use clap::Args;
 use concord_client::{Client, EventKind, Request};
+use concord_formats::yaml;
 use serde_json::Value;
 
 use super::{
@@ -24,7 +25,6 @@ use super::{
     mask::Mask,
     output::{Format, cell, counted, escaped, line, printable, text},
     redacted::Redactions,
-    yaml_writer,
 };
 
 /// Maximum number of fields in the line of a change.
@@ -103,7 +103,7 @@ pub(super) fn run(args: &ConfigWatchArgs) -> Result<(), Failure> {
 
 fn print(format: &Format, data: &Value) -> Result<(), Failure> {
     match format {
-        Format::Yaml => text(&format!("---\n{}", yaml_writer::write(data))),
+        Format::Yaml => text(&format!("---\n{}", yaml::write(data))),
         Format::Json => line(escaped(&format!("{data:#}"))),
         Format::Path(path) => {
             redactions(data).check(path, data)?;
@@ -113,7 +113,7 @@ fn print(format: &Format, data: &Value) -> Result<(), Failure> {
             let changes = data["changes"].as_array().into_iter().flatten();
             changes.map(id).try_for_each(|(definition, key)| line(format_args!("{definition}/{key}")))
         }
-        Format::Jsonl | Format::Table | Format::Wide => line(escaped(&data.to_string())),
+        Format::Jsonl | Format::Table | Format::Wide | Format::Markdown => line(escaped(&data.to_string())),
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use concord_client::{Client, Request};
+use concord_formats::yaml;
 use serde_json::{Value, json};
 use similar::TextDiff;
 
@@ -16,9 +17,10 @@ use super::{
     current::{config_path, definition_path, keep_redacted},
     document,
     manifest::FileArgs,
+    markdown,
     mask::Mask,
-    output::{note, print_done, text},
-    yaml_writer,
+    output::{Format, note, print_done, text},
+    secret_source::SecretArgs,
 };
 
 #[derive(Debug, Args)]
@@ -60,7 +62,15 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
         args;
     let (Some(definition), Some(key)) = (definition, key) else {
         let files = FileArgs::new(files, recursive);
-        return apply::diff(&DiffArgs { node, tries, files, prune, show_secrets, save: None });
+        return apply::diff(&DiffArgs {
+            node,
+            tries,
+            files,
+            prune,
+            show_secrets,
+            save: None,
+            secrets: SecretArgs::default(),
+        });
     };
     let compared = with_cluster(&node, &tries, async |client| {
         let path = config_path(&definition, &key);
@@ -78,7 +88,9 @@ pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
         }
         let name = format!("{definition}/{key}");
         let format = node.format.or_table();
-        let shown = if format.is_table() {
+        let shown = if format == Format::Markdown {
+            text(&markdown::block("diff", &unified(&name, &before, &after)))
+        } else if format.is_table() {
             text(&unified(&name, &before, &after))
         } else {
             let data = json!({
@@ -190,7 +202,7 @@ async fn at(client: &Client, path: &str, revision: u64) -> Result<Side, Failure>
 
 /// The lines that differ, as a unified diff of YAML.
 fn unified(name: &str, before: &Side, after: &Side) -> String {
-    let written = |side: &Side| side.data.as_ref().map(yaml_writer::write_exact).unwrap_or_default();
+    let written = |side: &Side| side.data.as_ref().map(yaml::write_exact).unwrap_or_default();
     let head = |side: &Side| match &side.data {
         Some(_) => format!("{name}@{}", side.revision),
         None => "/dev/null".into(),

@@ -7,8 +7,8 @@
 //! **Invariant:** unknown members are rejected: a typo must not pass for an absent setting.
 
 use std::{
-    collections::BTreeMap,
-    fs,
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
@@ -46,6 +46,22 @@ impl FileArgs {
     /// These files and folders.
     pub(super) fn new(files: Vec<PathBuf>, recursive: bool) -> Self {
         Self { files, recursive }
+    }
+
+    /// The files to read, in their order.
+    fn paths(&self) -> Result<Vec<PathBuf>, Failure> {
+        let mut files = Vec::new();
+        for path in &self.files {
+            if path.is_dir() {
+                collect(path, self.recursive, &mut files).map_err(Failure::Usage)?;
+            } else {
+                files.push(path.clone());
+            }
+        }
+        // A file that is named twice, as by itself and by its directory, is read once.
+        let mut known = BTreeSet::new();
+        files.retain(|path| path.canonicalize().map_or(true, |path| known.insert(path)));
+        Ok(files)
     }
 }
 
@@ -107,42 +123,50 @@ pub(super) fn config_json(definition: &str, key: &str, data: &Value) -> Value {
 }
 
 /// All that was read.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Manifests {
     pub(super) definitions: BTreeMap<String, ManifestDefinition>,
     /// By definition and key.
     pub(super) configs: BTreeMap<(String, String), Value>,
     /// The place of each record, by definition and key; a definition has an empty second key.
-    places: BTreeMap<(String, String), String>,
+    places: BTreeMap<(String, String), Place>,
+    /// Definitions that are in the files and can't be read.
+    unread: BTreeSet<String>,
+}
+
+/// Where a record was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) file: PathBuf,
+    /// The number of its document, from 0.
+    pub(super) document: usize,
+    /// Its position, if the document is a list of records.
+    pub(super) item: Option<usize>,
+    /// The line at which it begins.
+    pub(super) line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// What is wrong with a file or a record in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FileProblem {
+    pub(super) file: PathBuf,
+    /// From 1, as far as it is known.
+    pub(super) line: Option<usize>,
+    pub(super) text: String,
 }
 
 impl Manifests {
     /// Reads files and folders.
     pub(super) fn read(args: &FileArgs) -> Result<Self, Failure> {
-        let mut files = Vec::new();
-        for path in &args.files {
-            if path.is_dir() {
-                collect(path, args.recursive, &mut files).map_err(Failure::Usage)?;
-            } else {
-                files.push(path.clone());
-            }
-        }
         let mut all = Self::default();
-        for path in &files {
-            for document in document::read_file(path)? {
-                let place = format!("{}:{}", path.display(), document.line);
-                let items = match document.value {
-                    // An empty document, for example only a comment.
-                    Value::Null => Vec::new(),
-                    Value::Array(items) => items,
-                    one @ (Value::Object(_) | Value::String(_) | Value::Bool(_) | Value::Number(_)) => {
-                        vec![one]
-                    }
-                };
-                for item in items {
-                    all.add(item, &place).map_err(Failure::Invalid)?;
-                }
-            }
+        for path in args.paths()? {
+            all.add_file(&path, Err)?;
         }
         if all.definitions.is_empty() && all.configs.is_empty() {
             return Err(Failure::Usage(nothing_in(args)));
@@ -150,7 +174,62 @@ impl Manifests {
         Ok(all)
     }
 
-    fn add(&mut self, value: Value, place: &str) -> Result<(), String> {
+    /// The same, with everything that is wrong in place of the first.
+    pub(super) fn read_all(args: &FileArgs) -> Result<(Self, Vec<FileProblem>), Failure> {
+        let (mut all, mut problems) = (Self::default(), Vec::new());
+        for path in args.paths()? {
+            let is_named = args.files.contains(&path);
+            all.add_file(&path, |failure| {
+                // Not being readable is a problem of one of many files in a directory, and an error of one that is named.
+                let is_unreadable = !is_named && matches!(failure, Failure::Usage(_));
+                if !is_unreadable && !matches!(failure, Failure::Invalid(_)) {
+                    return Err(failure);
+                }
+                let text = failure.into_text();
+                problems.push(problem_of(&path, &text));
+                Ok(())
+            })?;
+        }
+        if all.definitions.is_empty() && all.configs.is_empty() && problems.is_empty() {
+            return Err(Failure::Usage(nothing_in(args)));
+        }
+        Ok((all, problems))
+    }
+
+    /// Reads a file. `judge` decides whether it goes on after what is wrong.
+    fn add_file(
+        &mut self,
+        file: &Path,
+        mut judge: impl FnMut(Failure) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let documents = match document::read_file(file) {
+            Ok(documents) => documents,
+            Err(failure) => return judge(failure),
+        };
+        for (number, document) in documents.into_iter().enumerate() {
+            let place = |item, line| Place { file: file.to_owned(), document: number, item, line };
+            let items = match document.value {
+                // An empty document, for example only a comment.
+                Value::Null => Vec::new(),
+                Value::Array(items) => {
+                    let numbered = (0..).zip(document.items).zip(items);
+                    numbered.map(|((n, line), item)| (place(Some(n), line), item)).collect()
+                }
+                one @ (Value::Object(_) | Value::String(_) | Value::Bool(_) | Value::Number(_)) => {
+                    vec![(place(None, document.line), one)]
+                }
+            };
+            for (place, item) in items {
+                if let Err(text) = self.add(item, place) {
+                    judge(Failure::Invalid(text))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, value: Value, at: Place) -> Result<(), String> {
+        let place = &at.to_string();
         let Value::Object(object) = value else {
             return Err(format!("{place}: expected a definition or a config, an object"));
         };
@@ -163,18 +242,31 @@ impl Manifests {
             self.configs.insert((definition.clone(), key.clone()), data);
             (definition, key)
         } else {
-            self.definitions.insert(definition.clone(), fields.definition()?);
+            let read = fields.definition().inspect_err(|_| {
+                let _ = self.unread.insert(definition.clone());
+            })?;
+            self.definitions.insert(definition.clone(), read);
             (definition, String::new())
         };
-        match self.places.insert(id.clone(), place.to_owned()) {
+        match self.places.insert(id.clone(), at) {
             None => Ok(()),
             Some(other) => Err(format!("{place}: {} is already defined at {other}", name(&id.0, &id.1))),
         }
     }
 
+    /// Whether the files have a definition that can't be read.
+    pub(super) fn is_unread(&self, definition: &str) -> bool {
+        self.unread.contains(definition)
+    }
+
+    /// All records with their keys and places; the second key of a definition is empty.
+    pub(super) fn places(&self) -> impl Iterator<Item = (&str, &str, &Place)> {
+        self.places.iter().map(|((definition, key), place)| (definition.as_str(), key.as_str(), place))
+    }
+
     /// Where something was read.
-    pub(super) fn place(&self, definition: &str, key: &str) -> Option<&str> {
-        self.places.get(&(definition.to_owned(), key.to_owned())).map(String::as_str)
+    pub(super) fn place(&self, definition: &str, key: &str) -> Option<&Place> {
+        self.places.get(&(definition.to_owned(), key.to_owned()))
     }
 
     /// The digest of all that was read: it depends on the records alone, not on comments and the order of files.
@@ -202,6 +294,14 @@ impl Manifests {
 /// How messages name a definition, which has no second key, or a config.
 pub(super) fn name(definition: &str, key: &str) -> String {
     if key.is_empty() { format!("definition {definition}") } else { format!("config {definition}/{key}") }
+}
+
+/// The parts of a message `FILE[:LINE[:COLUMN]]: TEXT`.
+fn problem_of(file: &Path, text: &str) -> FileProblem {
+    let rest = text.strip_prefix(&file.display().to_string()).unwrap_or(text);
+    let (place, text) = rest.split_once(": ").unwrap_or(("", rest));
+    let line = place.split(':').nth(1).and_then(|line| line.parse().ok());
+    FileProblem { file: file.to_owned(), line, text: text.to_owned() }
 }
 
 /// The error for files without definitions and configs.
@@ -233,10 +333,14 @@ fn collect(folder: &Path, recursive: bool, files: &mut Vec<PathBuf>) -> Result<(
             continue;
         }
         if path.is_dir() {
-            if recursive {
+            // A link may lead back to a folder above it.
+            if recursive && !path.is_symlink() {
                 collect(&path, recursive, files)?;
             }
-        } else if path.extension().is_some_and(|found| EXTENSIONS.iter().any(|known| found == *known)) {
+        } else if path.extension().is_some_and(|found| EXTENSIONS.iter().any(|known| found == *known))
+            // To read a pipe or a device might never end. A link that leads nowhere is an error when it is read.
+            && (path.is_file() || !path.exists())
+        {
             files.push(path);
         }
     }
@@ -306,8 +410,12 @@ mod tests {
 
     fn read(value: Value) -> Result<Manifests, String> {
         let mut all = Manifests::default();
-        all.add(value, "f:1")?;
+        all.add(value, place("f", 1))?;
         Ok(all)
+    }
+
+    fn place(file: &str, line: usize) -> Place {
+        Place { file: file.into(), document: 0, item: None, line }
     }
 
     #[test]
@@ -337,7 +445,7 @@ mod tests {
             assert_eq!(read(value).unwrap_err(), expected);
         }
         let mut all = read(json!({"config_definition_key": "d"})).unwrap();
-        let again = all.add(json!({"config_definition_key": "d"}), "g:2").unwrap_err();
+        let again = all.add(json!({"config_definition_key": "d"}), place("g", 2)).unwrap_err();
         assert_eq!(again, "g:2: definition d is already defined at f:1");
     }
 }

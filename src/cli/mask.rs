@@ -22,6 +22,11 @@ pub(super) struct Mask(BTreeMap<String, Vec<Compiled>>);
 type Compiled = Option<Arc<Schema>>;
 
 impl Mask {
+    /// Whether it has a schema of a definition.
+    pub(super) fn has(&self, definition: &str) -> bool {
+        self.0.contains_key(definition)
+    }
+
     /// Adds a schema of a definition.
     pub(super) fn add(&mut self, definition: &str, schema: Option<&Value>) {
         let Some(schema) = schema.filter(|schema| !schema.is_null()) else { return };
@@ -111,7 +116,8 @@ fn places(schemas: &[Compiled], data: &Value) -> Vec<String> {
     found
 }
 
-fn pointer(path: &[LocSegment]) -> String {
+/// A place as a JSON pointer.
+pub(super) fn pointer(path: &[LocSegment]) -> String {
     path.iter()
         .map(|segment| match segment {
             LocSegment::Name(name) => format!("/{}", name.replace('~', "~0").replace('/', "~1")),

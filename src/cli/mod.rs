@@ -10,15 +10,20 @@
 //! | `changes`, `undo` | `changes`, `undo` |
 //! | `flag`: feature flags; `flag eval` | `flag`, `flag_eval` |
 //! | `apply`, `diff`; the plan of changes, and in a file; what is shown of secret values | `apply`, `plan`, `plan_file`, `mask` |
+//! | secret values that files name and do not have | `secret_source` |
+//! | atomic replacement of a file, with mode and owner | `place` |
 //! | what the access key may not see of printed data | `redacted` |
-//! | `export`, `import` | `transfer` |
+//! | `export`, `import`; `export --update`: files in place | `transfer`, `file_update`, `text_update` |
+//! | `import --from`: files of other stores | `import` |
+//! | `check`, `schema export`: files without a cluster, and in editors | `check`, `schema` |
 //! | the current state of the cluster; definitions and configs in files; JSON and YAML | `current`, `manifest`, `document` |
-//! | output formats; progress bars; Ctrl-C | `output`, `jsonpath`, `yaml_writer`, `progress`, `interrupt` |
+//! | output formats; progress bars; Ctrl-C | `output`, `jsonpath`, `markdown`, `progress`, `interrupt` |
 //! | `cluster status` and `watch`; bootstrap, members, leadership | `cluster`, `members` |
 //! | `top` | `top` |
 //! | `transaction` | `transaction` |
 //! | `bench`; `probe`, `version`, `openapi` | `bench`, `probe` |
 //! | `demo`: a cluster to try, with sample data | `demo` |
+//! | `exec`: runs a program with a config | `exec` |
 //! | `agent`: a local cache for programs that only read files or loopback HTTP | `agent` |
 //! | the groups of the help, completions, manual pages | `reference` |
 //! | `backup`, `verify`, `restore` | `backup` |
@@ -32,6 +37,7 @@
 //! | `change`: change requests; `--propose` and `--bypass` of writes | `change` |
 //! | rollouts of change requests; `gate` | `rollout`, `rollout_steer`, `gate` |
 //! | `notify`: posts what happens to change requests to a webhook | `notify` |
+//! | `mcp`: tools for assistants | `mcp` |
 //! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks; unknown variables of the environment | `settings`, `environment` |
 //!
@@ -48,6 +54,7 @@ mod cert;
 mod change;
 mod change_shown;
 mod changes;
+mod check;
 mod cluster;
 mod config;
 mod config_read;
@@ -63,22 +70,28 @@ mod edit;
 mod env;
 mod env_diff;
 mod environment;
+mod exec;
 mod explain;
 mod failure;
+mod file_update;
 mod flag;
 mod flag_eval;
 mod follow;
 mod gate;
 mod history_diff;
+mod import;
 mod interrupt;
 mod jsonpath;
 mod key;
 mod keygen;
 mod manifest;
+mod markdown;
 mod mask;
+mod mcp;
 mod members;
 mod notify;
 mod output;
+mod place;
 mod plan;
 mod plan_file;
 mod point;
@@ -92,12 +105,14 @@ mod reindex;
 mod rollout;
 mod rollout_steer;
 mod schedule;
+mod schema;
+mod secret_source;
+mod text_update;
 mod top;
 mod transaction;
 mod transfer;
 mod two_environments;
 mod undo;
-mod yaml_writer;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -112,7 +127,7 @@ use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    node::{self, NodeFailure},
+    node::{self, NodeFailure, process::Unrestricted},
     settings::{LogFormat, ServeArgs, Settings, check_filter},
 };
 use cert::CertCommand;
@@ -124,6 +139,7 @@ use definition::DefinitionCommand;
 use key::KeyCommand;
 use members::MemberCommand;
 use output::{Columns, OutputArgs, print_columns, say};
+use schema::SchemaCommand;
 
 /// The exit code for a wrong command line or setting, as in clap.
 const EXIT_USAGE: u8 = 2;
@@ -157,6 +173,11 @@ enum CliCommand {
     Apply(apply::ApplyArgs),
     /// Show what `apply` would change; exits 1 if there are changes
     Diff(apply::DiffArgs),
+    /// Check definitions and configs in files without a cluster; exits 1 if something is wrong
+    Check(check::CheckArgs),
+    /// Write JSON schemas for editors and checkers of files
+    #[command(subcommand)]
+    Schema(SchemaCommand),
     /// List the latest changes, newest first
     Changes(changes::ChangesArgs),
     /// Set back the configs that a revision changed, in one atomic batch
@@ -168,7 +189,7 @@ enum CliCommand {
     Explain(explain::ExplainArgs),
     /// Write all definitions and configs to files
     Export(transfer::ExportArgs),
-    /// Create or update everything in an export directory
+    /// Create or update everything in an export directory, or turn files of another store into files
     Import(transfer::ImportArgs),
     /// Apply several operations atomically, with optional conditions
     #[command(visible_alias = "txn")]
@@ -186,7 +207,7 @@ enum CliCommand {
     Change(change::ChangeCommand),
     /// Say whether all is well, for the rollouts that wait for this gate
     Gate(Box<gate::GateArgs>),
-    /// Post what happens to change requests to a webhook, such as that of a chat
+    /// Post what happens to change requests, configs or definitions to a webhook
     Notify(Box<notify::NotifyArgs>),
     /// Refuse all changes of an environment's definitions and configs for a while
     Freeze(env::FreezeArgs),
@@ -197,8 +218,12 @@ enum CliCommand {
     Cluster(ClusterCommand),
     /// Show the access keys or definitions that use the nodes most; exits 1 if a node is not counted
     Top(top::TopArgs),
+    /// Run a program with a config as its environment variables or as a file
+    Exec(exec::ExecArgs),
     /// Write configs to files, run commands on changes, and serve the configs on loopback
     Agent(Box<agent::AgentArgs>),
+    /// Let an assistant read configs by the Model Context Protocol, and write with --allow-write
+    Mcp(Box<mcp::McpArgs>),
     /// Check node liveness or readiness; exits 1 if a check fails
     Probe(probe::ProbeArgs),
     /// Measure the throughput and latency of reads and writes from this machine
@@ -295,7 +320,7 @@ enum GetCommand {
 /// Runs the command line.
 #[must_use]
 pub fn run() -> ExitCode {
-    node::process::restrict();
+    let before = node::process::restrict();
     let cli = match parsed(arranged(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
@@ -304,7 +329,7 @@ pub fn run() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    ExitCode::from(code_of(|| run_command(cli.command)))
+    ExitCode::from(code_of(|| run_command(cli.command, &before)))
 }
 
 /// The command line as clap declares it, with its commands in groups.
@@ -375,7 +400,8 @@ fn code_of(command: impl FnOnce() -> Result<(), Failure>) -> u8 {
     }
 }
 
-fn run_command(command: CliCommand) -> Result<(), Failure> {
+/// Runs a command. `before` is what the process had at its start.
+fn run_command(command: CliCommand, before: &Unrestricted) -> Result<(), Failure> {
     match command {
         CliCommand::Serve(args) => serve(*args),
         CliCommand::Demo(args) => demo::run(&args),
@@ -388,6 +414,8 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Flag(command) => flag::run(command),
         CliCommand::Apply(args) => apply::apply(&args),
         CliCommand::Diff(args) => apply::diff(&args),
+        CliCommand::Check(args) => check::run(&args),
+        CliCommand::Schema(command) => schema::run(&command),
         CliCommand::Changes(args) => changes::run(&args),
         CliCommand::Undo(args) => undo::run(&args),
         CliCommand::Get(GetCommand::Definition(args)) => definition::get(&args),
@@ -397,9 +425,15 @@ fn run_command(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Import(args) => transfer::import(&args),
         CliCommand::Cluster(command) => cluster::run(command),
         CliCommand::Top(args) => top::run(&args),
+        CliCommand::Exec(args) => exec::run(&args, before),
         CliCommand::Agent(args) => {
             start_log(&args.log.log, args.log.log_format).map_err(Failure::Usage)?;
             agent::run(&args)
+        }
+        CliCommand::Mcp(args) => {
+            // Stdout is for the protocol.
+            start_log("warn", LogFormat::Text).map_err(Failure::Usage)?;
+            mcp::run(&args)
         }
         CliCommand::Context(command) => context::run(command),
         CliCommand::Completions { shell } => reference::completions(declared(), shell),

@@ -13,16 +13,21 @@ use std::{
 };
 
 use clap::Args;
+use concord_formats::yaml;
 use concord_model::unseen::is_unseen;
 use serde_json::Value;
 
-use super::{connection::Failure, jsonpath::JsonPath, yaml_writer};
+use super::{connection::Failure, jsonpath::JsonPath, markdown};
+
+/// The message for a format that does not exist.
+const FORMATS: &str = "expected table, wide, markdown, json, jsonl, yaml, name or jsonpath=PATH";
 
 /// A format of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Format {
     Table,
     Wide,
+    Markdown,
     Json,
     Jsonl,
     Yaml,
@@ -37,13 +42,14 @@ impl FromStr for Format {
         Ok(match text {
             "table" => Self::Table,
             "wide" => Self::Wide,
+            "markdown" => Self::Markdown,
             "json" => Self::Json,
             "jsonl" => Self::Jsonl,
             "yaml" => Self::Yaml,
             "name" => Self::Name,
             _ => match text.strip_prefix("jsonpath=") {
                 Some(path) => Self::Path(path.parse()?),
-                None => return Err("expected table, wide, json, jsonl, yaml, name or jsonpath=PATH".into()),
+                None => return Err(FORMATS.into()),
             },
         })
     }
@@ -52,7 +58,7 @@ impl FromStr for Format {
 /// How to print.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct OutputArgs {
-    /// Output format: table, wide, json, jsonl, yaml, name or jsonpath=PATH (as in jsonpath={.data.limit})
+    /// Output format: table, wide, markdown, json, jsonl, yaml, name or jsonpath=PATH (as in jsonpath={.data.limit})
     #[arg(short, long, value_name = "FORMAT")]
     output: Option<Format>,
 }
@@ -77,12 +83,12 @@ impl OutputArgs {
 impl Format {
     /// Whether it is for people: some commands then print a sentence instead of data.
     pub(super) fn is_table(&self) -> bool {
-        matches!(self, Self::Table | Self::Wide)
+        matches!(self, Self::Table | Self::Wide | Self::Markdown)
     }
 
     /// Whether it has one line for each record.
     pub(super) fn is_for_records(&self) -> bool {
-        matches!(self, Self::Table | Self::Wide | Self::Jsonl | Self::Name)
+        matches!(self, Self::Table | Self::Wide | Self::Markdown | Self::Jsonl | Self::Name)
     }
 }
 
@@ -207,6 +213,18 @@ impl Table {
         let lines: Vec<&str> = lines.lines().map(str::trim_end).collect();
         lines.join("\n")
     }
+
+    /// A table of Markdown with the columns of `narrow`.
+    fn markdown(&self) -> String {
+        let row = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+        let head = self.head.iter().take(self.narrow).map(|name| name.to_lowercase()).collect();
+        let line = vec!["---".to_owned(); self.narrow];
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| row.iter().take(self.narrow).map(|text| markdown::cell(text)).collect());
+        [head, line].into_iter().chain(rows).map(row).collect::<Vec<_>>().join("\n")
+    }
 }
 
 fn replaced(text: &str, is_replaced: impl Fn(char) -> bool) -> String {
@@ -256,9 +274,10 @@ pub(super) fn print_value(format: &Format, data: &Value, table: &Table) -> Resul
     match format {
         Format::Table => line(table.render(false)),
         Format::Wide => line(table.render(true)),
+        Format::Markdown => line(table.markdown()),
         Format::Json => line(escaped(&format!("{data:#}"))),
         Format::Jsonl => lines(records.iter().map(|record| escaped(&record.to_string())).collect()),
-        Format::Yaml => text(&yaml_writer::write(data)),
+        Format::Yaml => text(&yaml::write(data)),
         Format::Name => lines(records.iter().map(|record| cell(&record[table.name])).collect()),
         Format::Path(path) => lines(path.find(data).into_iter().map(cell).collect()),
     }

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use concord_client::{Client, IfMatch, Operation, PutMode};
+use concord_formats::yaml;
 use serde_json::Value;
 use similar::TextDiff;
 
@@ -20,7 +21,7 @@ use super::{
     document,
     manifest::{ManifestDefinition, Manifests, config_json, name},
     mask::Mask,
-    yaml_writer,
+    secret_source::{IfAbsent, SecretArgs},
 };
 
 /// A change of one record.
@@ -54,7 +55,7 @@ impl PlannedChange {
 
     /// The lines that differ, as a unified diff of YAML; `old` and `new` say where the two sides are from.
     pub(super) fn diff(&self, old: &str, new: &str) -> String {
-        let text = |value: &Option<Value>| value.as_ref().map(yaml_writer::write_exact).unwrap_or_default();
+        let text = |value: &Option<Value>| value.as_ref().map(yaml::write_exact).unwrap_or_default();
         let (before, after) = (text(&self.before), text(&self.after));
         let name = name(&self.definition, &self.key);
         let side = |prefix: &str, value: &Option<Value>| {
@@ -86,6 +87,27 @@ pub(super) struct FoundRecords {
     pub(super) pruned: BTreeSet<String>,
 }
 
+impl FoundRecords {
+    /// What the cluster has of the records in files. With `prune`, of definitions in the files all configs.
+    pub(super) async fn read(client: &Client, wanted: &Manifests, prune: bool) -> Result<Self, Failure> {
+        let mut found = Self::default();
+        for key in wanted.named() {
+            let definition = current::definition(client, &key).await?;
+            found.definitions.insert(key, definition);
+        }
+        let exists = |key: &str| found.definitions.get(key).is_some_and(Option::is_some);
+        let keys: Vec<_> = wanted.configs.keys().filter(|(definition, _)| exists(definition)).collect();
+        let existing: Vec<String> = found.definitions.keys().filter(|key| exists(key)).cloned().collect();
+        if !existing.is_empty() {
+            found.configs = current::some_or_all(client, &keys, &existing, prune).await?;
+        }
+        if prune {
+            found.pruned = wanted.definitions.keys().cloned().collect();
+        }
+        Ok(found)
+    }
+}
+
 /// The changes to make.
 #[derive(Debug, Default)]
 pub(super) struct ApplyPlan {
@@ -110,22 +132,20 @@ fn has_same_schema(one: &ManifestDefinition, other: &ManifestDefinition) -> bool
 
 impl ApplyPlan {
     /// Compares files with the cluster. With `prune`, configs that are missing from the files are deleted, in definitions
-    /// that the files contain.
-    pub(super) async fn new(client: &Client, wanted: &Manifests, prune: bool) -> Result<Self, Failure> {
-        let mut found = FoundRecords::default();
-        for key in wanted.named() {
-            let definition = current::definition(client, &key).await?;
-            found.definitions.insert(key, definition);
-        }
-        let exists = |key: &str| found.definitions.get(key).is_some_and(Option::is_some);
-        let keys: Vec<_> = wanted.configs.keys().filter(|(definition, _)| exists(definition)).collect();
-        let existing: Vec<String> = found.definitions.keys().filter(|key| exists(key)).cloned().collect();
-        if !existing.is_empty() {
-            found.configs = current::some_or_all(client, &keys, &existing, prune).await?;
-        }
-        if prune {
-            found.pruned = wanted.definitions.keys().cloned().collect();
-        }
+    /// that the files contain. The secret values that the files name are of `secrets`.
+    pub(super) async fn new(
+        client: &Client,
+        wanted: &Manifests,
+        prune: bool,
+        secrets: (&SecretArgs, IfAbsent),
+    ) -> Result<Self, Failure> {
+        let found = FoundRecords::read(client, wanted, prune).await?;
+        let schema_of = |key: &str| {
+            let stored = || found.definitions.get(key)?.as_ref().map(|found| &found.value);
+            wanted.definitions.get(key).or_else(stored)?.schema.clone()
+        };
+        let (sources, if_absent) = secrets;
+        let wanted = &*sources.put(wanted, schema_of, if_absent)?;
         Self::of(wanted, &found)
     }
 
@@ -141,10 +161,10 @@ impl ApplyPlan {
                 plan.definition(&key, definition, now);
             } else if now.is_none() {
                 let place = wanted.configs.keys().find(|(definition, _)| *definition == key);
-                let place =
-                    place.and_then(|(definition, key)| wanted.place(definition, key)).unwrap_or_default();
+                let place = place.and_then(|(definition, key)| wanted.place(definition, key));
+                let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
                 let text = format!(
-                    "{place}: definition {key} does not exist, neither in the files nor in the cluster"
+                    "{place}definition {key} does not exist, neither in the files nor in the cluster"
                 );
                 return Err(Failure::Invalid(text));
             }

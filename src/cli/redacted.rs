@@ -159,7 +159,7 @@ impl Redactions {
         match format {
             Format::Wide | Format::Json | Format::Jsonl | Format::Yaml => self.note(),
             // Without data, or with values that were asked for.
-            Format::Table | Format::Name | Format::Path(_) => {}
+            Format::Table | Format::Markdown | Format::Name | Format::Path(_) => {}
         }
         Ok(())
     }

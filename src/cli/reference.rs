@@ -15,6 +15,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "get",
             "apply",
             "diff",
+            "check",
+            "schema",
             "changes",
             "undo",
             "explain",
@@ -29,7 +31,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Environments", &["env", "change", "gate", "notify", "promote", "freeze", "unfreeze"]),
     ("Cluster", &["serve", "cluster", "top", "probe", "backup", "verify", "restore", "recover", "plan"]),
     ("Security", &["key", "whoami", "recover-root", "cert", "keygen", "audit"]),
-    ("Tools", &["demo", "context", "agent", "bench", "openapi", "completions", "man", "version"]),
+    (
+        "Tools",
+        &["demo", "context", "exec", "agent", "mcp", "bench", "openapi", "completions", "man", "version"],
+    ),
 ];
 
 /// Options that many commands share, by section. The sections follow the options of the command itself.

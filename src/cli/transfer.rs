@@ -29,11 +29,14 @@ use super::{
     change::WayArgs,
     connection::{Failure, NodeArgs, TryArgs, with_cluster},
     current::{self, ListedConfig},
+    file_update,
+    import::{self, FromArgs},
     manifest::{FileArgs, ManifestDefinition, Manifests, config_json},
     output::{Format, counted, note, print_done},
     plan::ApplyPlan,
     point::PointArgs,
     progress::Progress,
+    secret_source::{IfAbsent, SecretArgs},
 };
 
 /// Longest key that is the name of its file; the name of a file has at most 255 bytes.
@@ -48,8 +51,12 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     tries: TryArgs,
     /// The directory to write to; it may hold an earlier export
-    #[arg(long, value_name = "DIR")]
-    dir: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "update")]
+    dir: Option<PathBuf>,
+    /// Bring the definitions and configs in these files and directories to the state of the cluster, in place: comments
+    /// and layout stay, and no secret value is written; repeatable
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "definitions", "prune", "from_backup"])]
+    update: Vec<PathBuf>,
     /// Export only this definition; repeatable
     #[arg(long = "definition", value_name = "KEY")]
     definitions: Vec<String>,
@@ -77,8 +84,10 @@ pub(super) struct ImportArgs {
     #[command(flatten)]
     tries: TryArgs,
     /// The directory of an export
-    #[arg(long, value_name = "DIR")]
-    dir: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "from")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    foreign: FromArgs,
 }
 
 /// Runs `export`.
@@ -97,12 +106,15 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
         ));
     }
     with_cluster(&args.node, &args.tries, async |client| {
+        if !args.update.is_empty() {
+            return file_update::update(&client, &args.update, &args.node.format.or_table()).await;
+        }
         let keys = if args.definitions.is_empty() {
             current::definition_keys(&client).await?
         } else {
             args.definitions.clone()
         };
-        let mut files = Files::new(args.dir.clone());
+        let mut files = Files::new(args.dir.clone().unwrap_or_default());
         let (mut exported, mut total) = (Vec::new(), 0);
         for key in keys {
             // It was deleted in the meantime.
@@ -155,7 +167,7 @@ fn export_backup(args: &ExportArgs, backup: &Path) -> Result<(), Failure> {
     }
     let total = found.iter().map(|collection| collection.by_key.len()).sum::<u64>();
     let progress = Progress::new(usize::try_from(total).unwrap_or(usize::MAX), "configs");
-    let mut files = Files::new(args.dir.clone());
+    let mut files = Files::new(args.dir.clone().unwrap_or_default());
     let failed = |error: serde_json::Error| Failure::Failed(format!("{}: {error}", backup.display()));
     for collection in &found {
         let definition = &collection.definition;
@@ -223,13 +235,17 @@ fn check_removals(bounds: &PruneBounds, files: &Files, others: &[PathBuf]) -> Re
 
 /// Runs `import`.
 pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
-    let wanted = Manifests::read(&FileArgs::folder(&args.dir))?;
+    if let Some(kind) = args.foreign.from {
+        args.node.hush();
+        return import::run(&args.foreign, kind, &args.node.format.or_table());
+    }
+    let dir = args.dir.as_deref().ok_or_else(|| Failure::Usage("name the directory with --dir".into()))?;
+    let wanted = Manifests::read(&FileArgs::folder(dir))?;
     with_cluster(&args.node, &args.tries, async |client| {
-        let plan = ApplyPlan::new(&client, &wanted, false).await?;
+        let plan = ApplyPlan::new(&client, &wanted, false, (&SecretArgs::default(), IfAbsent::Fail)).await?;
         let (plan, revisions) = execute(&client, plan, true, &WayArgs::default()).await?;
         let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
-        let data =
-            json!({ "dir": args.dir, "changed": changed, "unchanged": unchanged, "revisions": revisions });
+        let data = json!({ "dir": dir, "changed": changed, "unchanged": unchanged, "revisions": revisions });
         let at = match revisions.as_slice() {
             [] => String::new(),
             [one] => format!("; revision {one}"),
@@ -274,7 +290,7 @@ fn config_folder(definition: &str) -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 /// When the text is no key: a node, or a server in its place, names no file outside the folder.
-fn file_name(key: &str) -> Result<String, Failure> {
+pub(super) fn file_name(key: &str) -> Result<String, Failure> {
     if Key::parse(key).is_err() {
         return Err(Failure::Failed(format!(
             "the node has sent `{key}`, which is no key: nothing is written for it"

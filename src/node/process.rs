@@ -12,17 +12,37 @@ use super::data_directory::NOT_OWNER;
 /// How often free memory is given back to the system.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What a process had before it was restricted.
+#[derive(Debug, Clone)]
+pub(crate) struct Unrestricted {
+    mask: Mode,
+    core: Rlimit,
+}
+
+impl Unrestricted {
+    /// Gives it back, for another program that takes the place of this one. The memory stays protected until then.
+    pub(crate) fn restore(&self) {
+        umask(self.mask);
+        if let Err(error) = setrlimit(Resource::Core, self.core) {
+            tracing::warn!(%error, "the limit of core dumps could not be restored");
+        }
+    }
+}
+
 /// From here on, only this user can access new files, and no core dump holds what is in memory. Other processes of this
 /// user can't read its memory or environment, unless they may trace it.
-pub(crate) fn restrict() {
-    umask(Mode::from_bits_truncate(NOT_OWNER));
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
+pub(crate) fn restrict() -> Unrestricted {
+    let mask = umask(Mode::from_bits_truncate(NOT_OWNER));
+    let core = getrlimit(Resource::Core);
+    // The maximum stays: who lowers it can't raise it again.
+    let none = Rlimit { current: Some(0), maximum: core.maximum };
     if let Err(error) = setrlimit(Resource::Core, none) {
         tracing::warn!(%error, "core dumps could not be switched off");
     }
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "the memory of this process could not be protected from others of its user");
     }
+    Unrestricted { mask, core }
 }
 
 /// Logs a panic with its location as one event, to wherever the log goes.

@@ -397,7 +397,7 @@ async fn check_service_history(
         }
     }
     let (compacted, differences) =
-        service_history::differences(histories, &shared.history, &shared.freezes, from, &received);
+        service_history::differences(histories, &shared.history, &shared.freezes, from..=end, &received);
     found.extend(differences);
     (opened, compacted, found)
 }

@@ -5,7 +5,10 @@
 //! once when it was acknowledged, at most once when its outcome is unknown, and never when it was refused; a batch is
 //! there as a whole at one revision; a transaction rests on the state just before it; a watch received exactly these changes; no config breaks the schema of its time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use concord_model::time::Timestamp;
 use serde_json::Value;
@@ -156,6 +159,15 @@ impl ServiceHistory {
         self
     }
 
+    /// What there was at a revision. A write whose client has given up may arrive later, while the histories are read.
+    fn until(mut self, end: u64) -> Self {
+        self.configs.values_mut().for_each(|all| all.retain(|revision, _| *revision <= end));
+        self.configs.retain(|_, all| !all.is_empty());
+        self.strict.values_mut().for_each(|all| all.retain(|revision, _| *revision <= end));
+        self.strict.retain(|_, all| !all.is_empty());
+        self
+    }
+
     fn add(&mut self, key: &str, revision: u64, value: Option<String>) -> Result<(), String> {
         match self.configs.entry(key.to_owned()).or_default().insert(revision, value) {
             None => Ok(()),
@@ -178,14 +190,14 @@ impl ServiceHistory {
     }
 }
 
-/// What the nodes have, compared with one another, with all answers and with what was followed from a revision on; and
-/// the revision up to which a node does not retain the history. Some follower must have received everything, unless all
-/// nodes retain everything.
+/// What the nodes have, compared with one another, with all answers and with what was followed, at these revisions; and
+/// the revision up to which a node does not retain the history. Some follower must have received everything of them, unless
+/// all nodes retain everything.
 pub(crate) fn differences(
     histories: Vec<ServiceHistory>,
     seen: &History,
     freezes: &Freezes,
-    from: u64,
+    revisions: RangeInclusive<u64>,
     received: &[Vec<(u64, Value)>],
 ) -> (u64, Vec<String>) {
     let mut found = Vec::new();
@@ -196,8 +208,10 @@ pub(crate) fn differences(
     // What the nodes do not retain any more is known from a follower; the others are compared with it.
     let compacted = histories.iter().map(|history| history.compaction_revision).max().unwrap_or(0);
     let past = received.first().map(|events| ServiceHistory::of_events(events)).unwrap_or_default();
-    let histories: Vec<_> =
-        histories.into_iter().map(|history| history.with_past(compacted, &past)).collect();
+    let histories: Vec<_> = histories
+        .into_iter()
+        .map(|history| history.with_past(compacted, &past).until(*revisions.end()))
+        .collect();
     let Some(history) = histories.first() else { return (compacted, found) };
     if histories.iter().any(|other| other != history) {
         found.push("the nodes have different histories".to_owned());
@@ -207,7 +221,7 @@ pub(crate) fn differences(
     found
         .extend(violations(history, &Answered { operations, list_reads, point_in_time_reads, transactions }));
     for events in received {
-        found.extend(watched(history, from, events));
+        found.extend(watched(history, &revisions, events));
     }
     (compacted, found)
 }
@@ -215,11 +229,18 @@ pub(crate) fn differences(
 /// Each group's index finds exactly the configs of the group.
 pub(crate) async fn indexes_are_complete(client: &Client, definition: &str) -> Vec<String> {
     let path = format!("/api/v1/config_definition/{definition}/config/");
-    let all = client.get(&path).query(&[("limit", "1000")]).insist().await;
-    let rows: Vec<Value> = all.data()["results"].as_array().cloned().unwrap_or_default();
-    let mut found = Vec::new();
+    let all = async || client.get(&path).query(&[("limit", "1000")]).insist().await;
+    let (mut listed, mut found) = (all().await, Vec::new());
     for group in ["g0", "g1", "g2", "g3"] {
-        let by_index = client.get(&path).query(&[("limit", "1000"), ("group", group)]).insist().await;
+        // Both of one state: a write whose client has given up may arrive in between.
+        let by_index = loop {
+            let by_index = client.get(&path).query(&[("limit", "1000"), ("group", group)]).insist().await;
+            if by_index.revision() == listed.revision() {
+                break by_index;
+            }
+            listed = all().await;
+        };
+        let rows: Vec<Value> = listed.data()["results"].as_array().cloned().unwrap_or_default();
         let mut expected: Vec<&str> = rows
             .iter()
             .filter(|row| row["data"]["group"] == group)
@@ -491,7 +512,11 @@ fn schemas(history: &ServiceHistory) -> Vec<String> {
 }
 
 /// Compares the changes of configs that a follower received with the history from a revision on.
-pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value)]) -> Vec<String> {
+pub(crate) fn watched(
+    history: &ServiceHistory,
+    revisions: &RangeInclusive<u64>,
+    events: &[(u64, Value)],
+) -> Vec<String> {
     let mut found = Vec::new();
     if !events.is_sorted_by(|one, two| one.0 < two.0) {
         found.push("a follower received a revision twice or out of order".to_owned());
@@ -518,7 +543,8 @@ pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value
             }
         }
     }
-    let all = history.steps().split_off(&(from, String::new(), None));
+    let all = history.steps().split_off(&(*revisions.start(), String::new(), None));
+    steps.retain(|(revision, _, _)| revision <= revisions.end());
     let differ: Vec<_> = all.symmetric_difference(&steps).take(5).collect();
     if !differ.is_empty() {
         found.push(format!("a follower received other changes than the history has: {differ:?}"));

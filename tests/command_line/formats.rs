@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::{LIMITS, User, revision};
 use crate::harness::Cluster;
 
-const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
+const FORMATS: [&str; 8] = ["table", "wide", "markdown", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 29] = [
+const OTHERS: [&str; 33] = [
     "agent",
     "audit-accept",
     "change-abort",
@@ -25,6 +25,7 @@ const OTHERS: [&str; 29] = [
     "change-review",
     "change-watch",
     "change-withdraw",
+    "check",
     "gate",
     "cluster-add",
     "cluster-init",
@@ -36,14 +37,17 @@ const OTHERS: [&str; 29] = [
     "cluster-vouch",
     "completions",
     "demo",
+    "exec",
     "man",
+    "mcp",
     "notify",
     "recover",
     "recover-root",
+    "schema-export",
     "serve",
 ];
 /// Groups, and commands that are another name of one that is here.
-const GROUPS: [&str; 18] = [
+const GROUPS: [&str; 19] = [
     "audit",
     "cert",
     "change",
@@ -62,6 +66,7 @@ const GROUPS: [&str; 18] = [
     "definition-explain",
     "get-config",
     "get-definition",
+    "schema",
 ];
 
 /// Earlier spellings of commands of `cluster`: no help and no manual page shows them.
@@ -189,6 +194,11 @@ fn check(format: &str, out: &str) -> Result<(), String> {
     };
     match format {
         "json" | "jsonpath={.}" if out.trim().is_empty() => Err("nothing is printed".into()),
+        // A table, or a sentence.
+        "markdown" => match out.lines().any(|line| line.starts_with('|') && !line.ends_with('|')) {
+            true => Err("a row does not end".into()),
+            false => Ok(()),
+        },
         "json" => documents(out),
         "jsonl" => out.lines().try_for_each(is_json),
         "jsonpath={.}" => out.lines().next().map_or(Ok(()), |line| {

@@ -12,10 +12,15 @@
 //! | `formats` | does every command print every format? |
 //! | `commands` | do transactions, the past, lists and watches of several definitions, indexes and probes work? |
 //! | `terminal` | what is shown on a terminal, and what is left by Ctrl-C? |
+//! | `exec` | does a program get a config as variables or as a file, and never a part of it? |
 //! | `failing` | what does it say of nodes that are gone, and of contexts? |
 //! | `local_cluster` | does `scripts/cluster.sh` name nodes that run with other settings than it is asked for? |
+//! | `github_action` | does the action for GitHub check, comment and apply, and run no command that somebody else wrote? |
+//! | `mcp` | does an assistant read and write as far as its key goes, and see no secret value? |
+//! | `moving` | does each value of another store arrive, typed or reported, and is nothing overwritten or printed? |
 //! | `notify` | does each event of change requests reach a webhook, whatever fails in between? |
 //! | `rollouts` | is a rollout begun, seen, steered and followed, and does a gate say what Prometheus says, and nothing else? |
+//! | `sink` | does each change of a config reach a program, signed, whatever dies in between? |
 //! | `secrets` | is a value that a key may not see named, and hidden where people read? |
 //! | `secret_edits` | do random edits by such a key move, lose and show no secret value? |
 //! | `top` | does one command find a noisy key, and one a definition that grows? |
@@ -29,10 +34,14 @@ mod editing;
 mod env_option;
 mod environments;
 mod example_repository;
+mod exec;
 mod failing;
 mod flags;
 mod formats;
+mod github_action;
 mod local_cluster;
+mod mcp;
+mod moving;
 mod notify;
 mod output;
 mod pipeline;
@@ -41,6 +50,7 @@ mod quickstart;
 mod rollouts;
 mod secret_edits;
 mod secrets;
+mod sink;
 mod terminal;
 mod top;
 mod undo;

@@ -16,9 +16,9 @@ use crate::harness::{
 };
 
 /// A notifier that runs until it is dropped.
-struct Notifier {
-    child: Child,
-    log: PathBuf,
+pub(super) struct Notifier {
+    pub(super) child: Child,
+    pub(super) log: PathBuf,
 }
 
 impl Drop for Notifier {
@@ -30,7 +30,7 @@ impl Drop for Notifier {
 }
 
 impl Notifier {
-    fn start(user: &User, more: &[&str]) -> Self {
+    pub(super) fn start(user: &User, more: &[&str]) -> Self {
         let log = user.home.join("notify.log");
         let file = std::fs::File::options().create(true).append(true).open(&log).expect("it can be written");
         let arguments = ["notify", "--webhook-file", "hook.url", "--position", "at.json"];
@@ -40,7 +40,7 @@ impl Notifier {
     }
 
     /// Waits until it has said something.
-    async fn says(&self, text: &str) {
+    pub(super) async fn says(&self, text: &str) {
         eventually("the notifier says it", async || {
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
             check(log.contains(text), || format!("{text:?} in {log}"))

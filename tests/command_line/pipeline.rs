@@ -491,3 +491,60 @@ async fn a_plan_does_what_was_reviewed_or_nothing() {
     assert_eq!(apply(&prune).await.code, 0);
     assert_eq!(user.ok(&["config", "get", "plans", "-o", "name"]).await, "");
 }
+
+#[tokio::test]
+async fn files_are_brought_to_the_state_of_the_cluster_in_place() {
+    let cluster = Cluster::start("cli-update-files").await;
+    let user = User::of(&cluster);
+    let schema = "config_definition_key: db   # databases
+json_schema:
+  properties: {password: {x-concord-secret: true}}
+---
+# the main one
+config_definition_key: db
+config_key: main
+data:
+  host: h1   # of the network team
+  password: {$concord-env: CONCORD_SECRET_DB}
+";
+    let list = "[{\"config_definition_key\": \"db\", \"config_key\": \"spare\", \"data\": {\"host\": \"h9\"}}] // spare";
+    let only_here = "config_definition_key: db\nconfig_key: gone\ndata: {host: h}\n";
+    let path = user.write("files/sub/db.yaml", schema);
+    user.write("files/list.json", list);
+    let user = user.with("CONCORD_SECRET_DB", "pw");
+    user.ok(&["apply", "-R", "-f", "files"]).await;
+    user.write("files/gone.yaml", only_here);
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+    let same = user.run(&["export", "--update", "files"]).await;
+    assert!(same.code == 0 && same.out.is_empty(), "{same:?}");
+    assert!(same.err.contains("gone.yaml:1: left as it is: the cluster has no config db/gone"), "{same:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), schema);
+
+    let new = "{\"host\": \"h2\", \"password\": \"other\", \"ports\": [1, 2]}";
+    user.ok(&["config", "put", "db", "main", "--data", new]).await;
+    user.ok(&["config", "patch", "db", "spare", "--data", "{\"host\": \"h8\"}"]).await;
+    let updated = user.json(&["export", "--update", "files"]).await;
+    assert_eq!(updated["meta"]["updated"], 2, "{updated}");
+    let expected = schema.replace("h1", "h2") + "  ports:\n    - 1\n    - 2\n";
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+    let found = files(&user.home.join("files"));
+    assert_eq!(found["list.json"], list.replace("h9", "h8").into_bytes());
+    assert_eq!(found["gone.yaml"], only_here.as_bytes());
+    assert_eq!(found.len(), 3, "{found:?}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o640);
+    // All but the secret value is equal.
+    let diff = user.clone().with("CONCORD_SECRET_DB", "other").run(&["diff", "-f", &path]).await;
+    assert_eq!(diff.code, 0, "{diff:?}");
+
+    // A file that can't be read: no other one is changed.
+    user.ok(&["config", "patch", "db", "spare", "--data", "{\"host\": \"h7\"}"]).await;
+    user.write("files/wrong.yaml", "config_definition_key: db\nkey: x\n");
+    assert_eq!(user.run(&["export", "--update", "files"]).await.code, 5);
+    assert_eq!(files(&user.home.join("files"))["list.json"], list.replace("h9", "h8").into_bytes());
+    for arguments in
+        [&["export"][..], &["export", "--update", "files", "--dir", "d"], &["export", "--update", "-"]]
+    {
+        assert_eq!(user.run(arguments).await.code, 2, "{arguments:?}");
+    }
+}

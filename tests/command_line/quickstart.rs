@@ -20,7 +20,7 @@ struct Lines {
 impl Lines {
     fn start(user: &User, arguments: &[&str]) -> Self {
         let mut command = user.command(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().expect("the binary can be started");
         let out = BufReader::new(child.stdout.take().expect("it is a pipe"));
         let (send, lines) = channel();
@@ -228,6 +228,27 @@ async fn a_demo_that_is_kept_goes_on_and_one_that_is_killed_leaves_no_process() 
         crate::harness::check(left.is_empty(), || format!("{left:?} are left"))
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_demo_for_programs_prints_json_and_ends_with_its_input() {
+    let home = fresh_directory("quickstart-json");
+    let user = User::new(home.path());
+    let port = (ports::free("127.0.0.1") / 2 + 17_000).to_string();
+    let arguments = ["demo", "--port", &port, "--nodes", "1", "--no-sample", "-o", "json"];
+    let (mut demo, lines) = Lines::start_until(&user, &arguments, "urls");
+    let told: Value = serde_json::from_str(&lines[0]).unwrap();
+    assert_eq!((lines.len(), told["urls"].as_array().unwrap().len()), (1, 1), "{lines:#?}");
+    assert_eq!(told["ca_file"], Value::Null);
+    let client = Client::new(told["urls"][0].as_str().unwrap(), told["key"].as_str().unwrap());
+    let status = client.get("/api/v1/cluster").attempt().await.unwrap();
+    assert_eq!((status.status, status.data()["members"].as_array().unwrap().len()), (200, 1));
+    assert_eq!(user.ok(&["context", "list", "-o", "name"]).await, "");
+    let children = node_processes(demo.child.id());
+    assert_eq!(children.len(), 1);
+    drop(demo.child.stdin.take());
+    assert!(demo.child.wait().unwrap().success());
+    assert!(!children.iter().any(|child| is_alive(child)), "{children:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -185,3 +185,66 @@ async fn what_the_node_warns_of_is_printed() {
         assert_eq!(done.err.lines().count(), 1, "{done:?}");
     }
 }
+
+#[tokio::test]
+async fn a_file_names_a_secret_value_and_does_not_have_it() {
+    let (_cluster, root, blind) = secrets("cli-secret-sources").await;
+    let file = root.write(
+        "db.yaml",
+        "config_definition_key: db\nconfig_key: main\ndata:\n  host: h2\n  none: null\n  password: {$concord-env: CONCORD_SECRET_DB}\n  tls: {key: {$concord-file: tls/key}}\n",
+    );
+    root.write("secrets/tls/key", "pw-file\n");
+    let with = |user: &User| user.clone().with("CONCORD_SECRET_DB", "pw-env");
+    let files = ["-f", &file, "--secret-files", "secrets"];
+    let data = async || root.json(&["config", "get", "db", "main"]).await["data"].clone();
+
+    // A pipeline that only compares has no secrets, and says that it does not know them.
+    let compared = blind.run(&["diff", "-f", &file]).await;
+    assert!(compared.code == 1 && compared.out.contains("-  host: h1\n+  host: h2\n"), "{compared:?}");
+    assert!(compared.out.contains("   tls: \"(secret)\"\n"), "{compared:?}");
+    for text in [
+        "db.yaml:1: config db/main /data/password: CONCORD_SECRET_DB is not set: the value is taken as unchanged",
+        "db.yaml:1: config db/main /data/tls/key: there is no --secret-files: the value is taken as unchanged",
+    ] {
+        assert!(compared.err.contains(text), "{compared:?}");
+    }
+    // What writes needs them.
+    for command in [&["apply"][..], &["apply", "--dry-run"], &["diff", "--save", "plan.json"]] {
+        let failed = root.run(&[command, &files].concat()).await;
+        assert!(failed.code >= 2 && failed.err.contains("CONCORD_SECRET_DB is not set"), "{failed:?}");
+    }
+    assert_eq!(data().await["host"], "h1");
+
+    let planned = with(&root).run(&[&["diff", "--save", "plan.json"], &files[..]].concat()).await;
+    assert!(planned.code == 1 && planned.out.contains("+  password: \"(secret, changed)\"\n"), "{planned:?}");
+    let plan = std::fs::read_to_string(root.home.join("plan.json")).unwrap();
+    let applied =
+        with(&root).run(&[&["apply", "--plan", "plan.json", "-o", "json"], &files[..]].concat()).await;
+    assert_eq!(applied.code, 0, "{applied:?}");
+    for text in [&planned.out, &planned.err, &plan, &applied.out, &applied.err] {
+        assert!(!text.contains("pw-"), "{text}");
+    }
+    assert_eq!(
+        data().await,
+        json!({"host": "h2", "none": null, "password": "pw-env", "tls": {"key": "pw-file"}})
+    );
+    assert_eq!(with(&root).run(&[&["diff"], &files[..]].concat()).await.code, 0);
+
+    // A field that is not secret, a variable that is not for this, and a file elsewhere.
+    for (member, text) in [
+        ("host: {$concord-env: CONCORD_SECRET_DB}", "the field is not secret"),
+        ("password: {$concord-env: CONCORD_API_KEY}", "files can name no other variable"),
+        ("password: {$concord-file: ../db.yaml}", "below the directory of --secret-files"),
+    ] {
+        let wrong = root.write(
+            "wrong.yaml",
+            &format!("config_definition_key: db\nconfig_key: main\ndata: {{{member}}}\n"),
+        );
+        for command in [&["diff"][..], &["apply"]] {
+            let failed =
+                with(&root).run(&[command, &["-f", &wrong, "--secret-files", "secrets"]].concat()).await;
+            assert!(failed.code > 1 && failed.err.contains(text), "{failed:?}");
+        }
+    }
+    assert_eq!(data().await["password"], "pw-env");
+}

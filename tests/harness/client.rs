@@ -209,7 +209,9 @@ impl Call {
     pub(crate) async fn answer(&self, response: reqwest::Response) -> Result<Answer, String> {
         let asked = self.asked();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let path = response.url().path().to_owned();
+        let url = response.url();
+        let path =
+            url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
         let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
         let coding = headers.get("content-encoding").and_then(|value| value.to_str().ok());
         let text = String::from_utf8_lossy(&decoded(coding, &bytes)).into_owned();

@@ -50,6 +50,9 @@ pub(crate) fn check(
         // What browsers ask before a request is no operation.
         return Ok(());
     }
+    if is_of_others(path) || matches!(status, 200 | 304) && is_raw(path, headers) {
+        return Ok(());
+    }
     let Some(response) = response(method, path, status)? else { return Ok(()) };
     let is_dry_run = headers.contains_key("x-concord-dry-run");
     for (name, header) in response["headers"].as_object().into_iter().flatten() {
@@ -87,11 +90,31 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// Whether a path is one of the protocols of others, which the document does not have.
+fn is_of_others(path: &str) -> bool {
+    path.starts_with("/v1/") || path.starts_with("/spring/")
+}
+
+/// Whether a response is one without an envelope.
+fn is_raw(path: &str, headers: &HeaderMap) -> bool {
+    let kind =
+        headers.get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    path.contains("raw=true")
+        || ["application/yaml", "text/x-java-properties", "application/schema+json"].contains(&kind)
+}
+
 /// Whether the document says that an operation needs no key.
 fn needs_no_key(method: &Method, path: &str) -> bool {
     let name = if method == Method::HEAD { "get".into() } else { method.as_str().to_ascii_lowercase() };
     let path = path.split('?').next().unwrap_or_default();
-    item(path).is_some_and(|item| item[&name]["security"].is_array())
+    is_page(path) || item(path).is_some_and(|item| item[&name]["security"].is_array())
+}
+
+/// Whether a path is that of a page for people, or of a file of one. The document does not have these.
+fn is_page(path: &str) -> bool {
+    ["/docs", "/ui"]
+        .iter()
+        .any(|page| path.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// What the document says of an answer; `None` where it can't say anything.
@@ -100,6 +123,7 @@ fn response(method: &Method, path: &str, status: u16) -> Result<Option<&'static 
     let common = |name: &str| Ok(Some(&DOCUMENT["components"]["responses"][name]));
     let Some(item) = item(path) else {
         return match status {
+            200 | 304 if is_page(path) => Ok(None),
             // Without a key nothing is said of a path.
             401 => common("Unauthorized"),
             404 => common("NotFound"),
@@ -122,8 +146,7 @@ fn response(method: &Method, path: &str, status: u16) -> Result<Option<&'static 
 /// The item of the path whose segments are these; a path with and without a slash at its end is one.
 fn item(path: &str) -> Option<&'static Value> {
     let segments = |path: &str| -> Vec<String> {
-        let has_both = path.starts_with("/api/") || path == "/docs/" || path == "/ui/";
-        let path = path.strip_suffix('/').filter(|_| has_both).unwrap_or(path);
+        let path = path.strip_suffix('/').filter(|_| path.starts_with("/api/")).unwrap_or(path);
         path.split('/').map(str::to_owned).collect()
     };
     let asked = segments(path);

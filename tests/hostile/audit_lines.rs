@@ -99,6 +99,45 @@ async fn a_read_of_many_configs_is_recorded_whatever_else_it_names() {
     assert_eq!(lines_of(&all, &unrecorded), [] as [Value; 0]);
 }
 
+#[tokio::test]
+async fn a_read_by_the_protocol_of_another_service_is_recorded() {
+    let options = Options::default().with("CONCORD_AUDIT_READS", "vault");
+    let mut cluster = Cluster::start_with("hostile-audit-protocols", &options).await;
+    let client = cluster.client(1);
+    define(&client, "vault").await;
+    set(&client, "vault", "k", &json!({ "n": 1 })).await;
+    define(&client, "open").await;
+    set(&client, "open", "k", &json!({ "n": 1 })).await;
+    let read = async |path: &str| client.get(path).await.expect(200).header("x-request-id").to_owned();
+    let mut recorded = Vec::new();
+    for path in [
+        "/v1/kv/vault/k",
+        "/v1/kv/vault/k/n?raw",
+        "/v1/kv/vault/k/?recurse",
+        "/v1/kv/vault/?keys",
+        "/v1/kv/?recurse",
+        "/spring/vault(_)k/prod",
+        "/spring/vault(_)k-prod.yml",
+        "/api/v1/config_definition/vault/config/?raw=true",
+    ] {
+        recorded.push((path, read(path).await));
+    }
+    let unrecorded = read("/v1/kv/open/k").await;
+    assert!(cluster.node(1).stop().await.success());
+    let all = lines(&cluster.node(1).directory.join("audit"));
+    for (path, id) in recorded {
+        let found = lines_of(&all, &id);
+        assert_eq!(found.len(), 1, "{path}: {found:?}");
+        let named = if found[0]["definition"].is_null() {
+            &found[0]["definitions"][0]
+        } else {
+            &found[0]["definition"]
+        };
+        assert_eq!(named, "vault", "{path}: {found:?}");
+    }
+    assert_eq!(lines_of(&all, &unrecorded), [] as [Value; 0]);
+}
+
 /// The only file of a log.
 fn file_of(directory: &Path) -> PathBuf {
     let all = fs::read_dir(directory).expect("an audit log").map(|entry| entry.expect("an entry").path());

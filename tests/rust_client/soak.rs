@@ -82,7 +82,7 @@ async fn write(run: Arc<Run>, client: Client, mut rng: fastrand::Rng) {
         let written = record.update(|list: &mut List| list.ids.push(id)).await;
         let outcome = match written {
             Ok(found) => Outcome::Done(found.revision),
-            Err(Error::Unknown(_)) => Outcome::Unknown,
+            Err(Error::Unknown { .. }) => Outcome::Unknown,
             Err(Error::Unavailable(_) | Error::Refused(_)) => Outcome::Failed,
             Err(error @ (Error::Usage(_) | Error::Protocol(_))) => {
                 run.wrong(format!("a write ended as {error}"));

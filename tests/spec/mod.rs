@@ -33,6 +33,7 @@ mod patch;
 mod persons;
 mod polls;
 mod preconditions;
+mod protocols;
 mod quotas;
 mod races;
 mod reads;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 33] = [
+const FOR_ANYBODY: [(&str, &str); 35] = [
     ("admit_credential", "before there is a principal"),
     ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
@@ -18,6 +18,7 @@ const FOR_ANYBODY: [(&str, &str); 33] = [
     ("is_stored", "before there is a principal"),
     ("judge", "finds the principal"),
     ("judge_ticket", "finds the principal"),
+    ("knows_leader", "a fact that the probes tell"),
     ("last_at", "the time of the newest change, for a line of the audit log"),
     ("levels", "what this program knows"),
     ("limits", "settings"),
@@ -36,6 +37,7 @@ const FOR_ANYBODY: [(&str, &str); 33] = [
     ("set_root_keys", "settings, read again"),
     ("settle", "finds the principal"),
     ("shutdown", "the node's life"),
+    ("staleness", "a time"),
     ("start", "the node's life"),
     ("stop", "the node's life"),
     ("write_timeout", "a setting"),

@@ -6,8 +6,9 @@
 use super::{assert_none, crates, read};
 
 /// What a crate may depend on, from the lowest up.
-const BELOW: [(&str, &[&str]); 10] = [
+const BELOW: [(&str, &[&str]); 11] = [
     ("model", &[]),
+    ("formats", &["model"]),
     // Flags know nothing of the cluster that holds them.
     ("flags", &["model"]),
     // Tokens are judged without a look at the cluster.
@@ -19,7 +20,7 @@ const BELOW: [(&str, &[&str]); 10] = [
     ("consensus", &["model", "state", "storage", "net"]),
     // The TLS of the client is that of the connection to a collector of spans.
     ("service", &["model", "flags", "state", "storage", "net", "consensus", "client"]),
-    ("http", &["model", "flags", "state", "storage", "net", "consensus", "service"]),
+    ("http", &["model", "formats", "flags", "state", "storage", "net", "consensus", "service"]),
     // A program for tests, above everything.
     ("simulation", &["model", "storage", "net", "consensus", "service", "http"]),
 ];

@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 23] = [
+const SPAWNS: [(&str, &str); 24] = [
     ("crates/http/src/body/mod.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
         "crates/http/src/peer/mod.rs",
@@ -47,6 +47,7 @@ const SPAWNS: [(&str, &str); 23] = [
         "crates/service/src/freshness/shared_index.rs",
         "ends when no reader waits; a panic refuses them, and the next starts anew",
     ),
+    ("src/cli/mcp/mod.rs", "waits for a signal, and ends with the process"),
     ("crates/service/src/spans/export.rs", "ends with the node; a panic drops spans, which are counted"),
     (
         "crates/service/src/write/forwarded.rs",

@@ -98,7 +98,7 @@ export class Cache {
     /** @internal */
     this.reporter = new Reporter(this);
     /** @internal */
-    this.running = Promise.all([this.follow(), this.confirmAlways(), this.keep(), this.reporter.run()]);
+    this.running = this.run();
   }
 
   /**
@@ -231,6 +231,11 @@ export class Cache {
   /** @internal */
   notReady() {
     return new NotReadyError(`nothing is known of ${this.definitions.join(", ")}: no node has answered, and nothing is stored`);
+  }
+
+  /** Keeps the cache until the end. @internal */
+  async run() {
+    await Promise.all([this.follow(), this.confirmAlways(), this.keep(), this.reporter.run()]);
   }
 
   /** Follows the changes until the end. @internal */

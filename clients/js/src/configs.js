@@ -85,7 +85,7 @@ export class Configs {
   list(options = {}) {
     const request = { method: "GET", path: this.root, query: configListing(options), options };
     return new List(this.transport, request, (found, answer) => (
-      records.config(found, this.definition, records.liveSource(answer), { parse: this.parse })));
+      records.config(found, this.definition, records.liveSource(answer), { parse: this.parse })), "$revision");
   }
 
   /**

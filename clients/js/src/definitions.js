@@ -23,7 +23,7 @@ export class Definitions {
    */
   list(options = {}) {
     const query = [...listing(options), ...given([["include", "revision"], ["revision", options.revision]])];
-    return new List(this.transport, { method: "GET", path: ROOT, query, options }, (found) => records.definition(found));
+    return new List(this.transport, { method: "GET", path: ROOT, query, options }, (found) => records.definition(found), "revision");
   }
 
   /**

@@ -11,6 +11,7 @@
 //   report       what a cache says of candidates
 //   stored       the text that it stores
 //   storage      where a cache keeps what it knows; `node.js` has files
+//   testing      a cache in memory and a node, for the tests of programs
 //   json         JSON whose numbers keep their value
 export { op } from "./batch.js";
 export { Cache } from "./cache.js";

@@ -9,7 +9,7 @@ import { ExactNumber } from "./json.js";
 /** Names of parameters: a path with such a name is filtered by as `data.<path>`. */
 const RESERVED = new Set([
   "page", "limit", "sort_by", "sort_order", "search", "consistency", "max_staleness_ms", "min_revision", "cursor", "include",
-  "fields", "revision", "pretty", "definition", "config_key", "from", "initial", "prev", "wait",
+  "fields", "revision", "pretty", "raw", "definition", "config_key", "from", "initial", "prev", "wait",
 ]);
 
 /**

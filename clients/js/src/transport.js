@@ -17,11 +17,16 @@ const PAUSE_MIN_MS = 100;
 const PAUSE_MAX_MS = 3000;
 /** No attempt after the first is begun with less time: it would end before an answer, and the outcome would be unknown for it. */
 const ATTEMPT_MIN_MS = 20;
+/**
+ * How long after the first copy of unknown outcome was sent the request is sent again: the cluster remembers what it decided
+ * for at least 45 seconds, and a node works on a request for at most 30.
+ */
+const RESEND_WINDOW_MS = 15_000;
 /** Attempts that an error tells of. */
 const TOLD_MAX = 10;
 /** What says that no connection was made, so that nothing was sent. */
 const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT", "ERR_INVALID_URL"]);
-/** Refusals that the log retains under an idempotency key: they hold for all copies of a write. `environment_frozen` is none. */
+/** Refusals that the log retains under an idempotency key: they hold for all copies of a write, but for one of a change request. `environment_frozen` is none. */
 const VERDICTS = new Set([
   "config_exists", "config_not_found", "definition_exists", "definition_not_empty", "definition_protected",
   "precondition_failed", "unique_taken",
@@ -37,7 +42,7 @@ const VERDICTS = new Set([
  * @property {string} [contentType]
  * @property {boolean} [isRead] Whether it changes nothing. `GET` does not.
  * @property {boolean} [isProven] Whether it reads what is proven, also where the reader of the client sees a candidate.
- * @property {string} [idempotencyKey]
+ * @property {string | null} [idempotencyKey] Without one, a write gets a key. Null for none: then it is sent once, if a node may have got it.
  * @property {string} [reason]
  * @property {CallOptions} [options]
  */
@@ -82,7 +87,8 @@ export class Answer {
 
   /** The path of the next page. */
   get next() {
-    const target = /^<([^>]+)>; rel="next"/.exec(this.headers.get("link") ?? "")?.[1] ?? null;
+    // Always at this cluster, whatever the header says.
+    const target = /^<(\/[^>]*)>; rel="next"/.exec(this.headers.get("link") ?? "")?.[1] ?? null;
     return target !== null && this.environment ? this.environment.left(target) : target;
   }
 }
@@ -150,7 +156,7 @@ export class Transport {
     for (;;) {
       const attempt = await attempts.next();
       const outcome = await attempts.attempt(attempt, async (response, url, stop) => {
-        if (response.status === 304) return new Answer(url, response, null);
+        if (response.status === 304 && attempts.isRead) return new Answer(url, response, null);
         const text = await textOf(response, stop);
         const body = bodyOf(text);
         if (response.ok && body?.status === "SUCCESS") {
@@ -315,13 +321,19 @@ class Attempts {
     this.isRead = request.isRead ?? request.method === "GET";
     this.isStream = false;
     this.signal = request.options?.signal;
-    this.key = this.isRead ? null : request.idempotencyKey ?? randomId();
+    this.key = this.isRead ? null : request.idempotencyKey === undefined ? randomId() : request.idempotencyKey;
+    /** Whether it may be sent again after a copy that a node may have got. */
+    this.mayRepeat = this.isRead || this.key !== null;
     this.deadline = performance.now() + (request.options?.timeoutMs ?? transport.timeoutMs);
     this.first = transport.preferred;
     this.made = 0;
     this.pauseMs = PAUSE_MIN_MS;
     this.askedPauseMs = 0;
     this.wasSent = false;
+    /** When the last copy was sent. */
+    this.sentAt = 0;
+    /** Until when another copy may be sent. */
+    this.resendUntil = Infinity;
     /** Whether an attempt may have been applied. */
     this.isUnknown = false;
     /** @type {string[]} */
@@ -337,18 +349,21 @@ class Attempts {
     const nodes = this.transport.urls.length;
     if (this.made > 0 && this.made % nodes === 0) {
       const jittered = Math.max(this.pauseMs * (0.5 + Math.random() / 2), this.askedPauseMs);
-      if (performance.now() + jittered + ATTEMPT_MIN_MS >= this.deadline) throw this.givenUp();
+      if (performance.now() + jittered + ATTEMPT_MIN_MS >= Math.min(this.deadline, this.resendUntil)) throw this.givenUp();
       await this.orAborted(pause(jittered, this.signal));
       this.pauseMs = Math.min(2 * this.pauseMs, PAUSE_MAX_MS);
       this.askedPauseMs = 0;
     }
     const left = this.deadline - performance.now();
-    if (left <= 0 || (this.made > 0 && left < ATTEMPT_MIN_MS)) throw this.givenUp();
+    if (left <= 0 || (this.made > 0 && left < ATTEMPT_MIN_MS) || performance.now() >= this.resendUntil) throw this.givenUp();
     const round = Math.floor(this.made / nodes);
     const place = (this.first + this.made) % nodes;
     this.made += 1;
     // A node that hangs may not take the time that the others need.
-    const share = nodes > 1 ? Math.min(left, this.transport.attemptTimeoutMs * 2 ** round) : left;
+    const most = this.transport.attemptTimeoutMs * 2 ** round;
+    // The last copy of a write that may be sent has the time that is left.
+    const isLast = performance.now() + most >= this.resendUntil;
+    const share = nodes > 1 && this.mayRepeat && !isLast ? Math.min(left, most) : left;
     return { place, share };
   }
 
@@ -376,6 +391,7 @@ class Attempts {
     try {
       this.signal?.throwIfAborted();
       this.wasSent = true;
+      this.sentAt = performance.now();
       const response = await orStopped(transport.fetch(url, init), stop.signal);
       const outcome = await read(response, url, stop.signal);
       if (outcome instanceof Failure) return this.failed(outcome);
@@ -423,7 +439,10 @@ class Attempts {
     this.last = failure.refusal ?? this.last;
     if (failure.kind === "not sent") return undefined;
     if (failure.kind === "unclear") {
+      // From the sending on: by the time that a loss is noticed, the cluster may have forgotten.
+      if (!this.isRead && !this.isUnknown) this.resendUntil = this.sentAt + RESEND_WINDOW_MS;
       this.isUnknown ||= !this.isRead;
+      if (!this.mayRepeat) throw this.unknown(null);
       return undefined;
     }
     const refused = failure.refusal;
@@ -431,8 +450,19 @@ class Attempts {
       this.askedPauseMs = Math.max(this.askedPauseMs, failure.pauseMs);
       return undefined;
     }
-    if (this.isUnknown && !VERDICTS.has(refused.code)) throw this.unknown(refused);
+    if (this.isUnknown && !this.isVerdict(refused)) throw this.unknown(refused);
     throw refused;
+  }
+
+  /**
+   * Whether a refusal holds for all copies of the write.
+   * @param {ApiError} refused
+   */
+  isVerdict(refused) {
+    const path = target(this.request);
+    if (path.startsWith("/api/v1/change_request/")) return false;
+    if (refused.code === "definition_not_found") return this.request.method === "PATCH" || path.startsWith("/api/v1/batch");
+    return VERDICTS.has(refused.code);
   }
 
   givenUp() {

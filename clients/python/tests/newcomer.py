@@ -26,4 +26,4 @@ with cluster() as nodes, concord_client.Client(nodes.urls, nodes.key, timeout=60
         assert cache.wait_revision(revision, 60)
         value = cache.get("limits", "acme")
         assert value.data == {"plan": "pro", "seats": 3}, value
-print(f"concord-client {concord_client.__version__} works as installed")
+print(f"concord-config-client {concord_client.__version__} works as installed")

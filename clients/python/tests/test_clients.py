@@ -369,6 +369,67 @@ def test_a_cache_without_nodes_goes_on_and_is_not_fresh(client: Any, play: Play)
         assert cache.status.error is None
 
 
+def test_a_failure_counts_until_the_next_confirmation(client: Any, play: Play) -> None:
+    nodes = FakeCluster(play)
+    with client.cache("d", fresh_s=1000) as cache:
+        until(client, lambda: cache.status.source == "live")
+        nodes.is_down = True
+        until(client, lambda: cache.status.source == "cache")
+        # The cluster is ahead, and this node has none of its changes.
+        ahead = threading.Event()
+
+        def behind(request: httpx.Request) -> httpx.Response:
+            head = {"x-concord-revision": "10", "x-concord-cluster": "one"}
+            if "from" in request.url.params:
+                ahead.set()
+                return httpx.Response(304, headers={**head, "x-concord-next-from": "11"})
+            return httpx.Response(304, headers={**head, "x-concord-next-from": "100"})
+
+        play.answer = behind
+        until(client, ahead.is_set)
+        for _ in range(30):
+            assert cache.get("d", "a").source == "cache"
+            pause(client, 0.02)
+        nodes.is_down, play.answer = False, nodes.answer
+        until(client, lambda: cache.get("d", "a").source == "live")
+
+
+def test_a_state_that_always_breaks_off_is_a_problem(client: Any, play: Play) -> None:
+    nodes = FakeCluster(play)
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        found = nodes.answer(request)
+        if request.url.path != "/api/v1/watch":
+            return found
+        return httpx.Response(200, content=found.content.rpartition(b"event: state")[0], headers=found.headers)
+
+    play.answer = cut
+    with pytest.raises(NotReady, match="broke off"):
+        client.cache("d", start_timeout=1.0).__enter__()
+
+
+def test_answers_at_once_without_changes_are_no_storm(client: Any, play: Play) -> None:
+    nodes = FakeCluster(play)
+    watch = client.watch("d", from_revision=11, wait_s=30, idle_events=True)
+    head: Any = {"x_concord_revision": "10", "x_concord_cluster": "one", "x_concord_next_from": "11"}
+    play.answer = lambda _: ok({"events": []}, **head)
+    began, count = time.monotonic(), 0
+    while time.monotonic() - began < 1:
+        next(watch)
+        count += 1
+    watch.close()
+    assert count < 10, count
+    # The changes after the state are gone each time.
+    play.answer, nodes.compacted = nodes.answer, 1000
+    watch, states = client.watch("d", initial=True), 0
+    began = time.monotonic()
+    while time.monotonic() - began < 1:
+        next(watch)
+        states += 1
+    watch.close()
+    assert states < 10, states
+
+
 def test_a_cache_reads_the_state_again_when_changes_are_gone(client: Any, play: Play) -> None:
     nodes = FakeCluster(play)
     with client.cache("d") as cache:
@@ -709,6 +770,10 @@ def test_a_record_that_cannot_be_read_says_nothing_of_others(client: Any, play: 
         assert cache.wait_revision(13, PATIENCE_S)
         assert (cache.get("d", "a").data, cache.get("d", "b").data) == ({"n": 1}, {"n": 3})
         assert list(cache.status.unreadable) == [("d", "a")]
+        # There is a newer version: nobody knows how long the old one has not been the newest.
+        old, other = cache.get("d", "a"), cache.get("d", "b")
+        assert (old.source, old.is_fresh, old.age_s) == ("cache", False, float("inf"))
+        assert other.source == "live"
         assert cache.status.error is None
         nodes.add(change("config_deleted", 14, "a"))
         assert cache.wait_revision(14, PATIENCE_S)

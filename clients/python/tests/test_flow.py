@@ -197,6 +197,26 @@ def test_copies_are_sent_only_while_the_cluster_certainly_remembers_the_first() 
     assert script.now > 350.0
 
 
+def test_the_last_copy_that_may_be_sent_has_the_time_that_is_left() -> None:
+    script = Script(LOST, LOST, OK, takes_s=60.0)
+    assert script.run(KEYED).data == 1
+    assert script.timeouts == [5.0, 5.0, 20.0]
+
+
+def test_no_copy_is_sent_after_a_loss_that_was_noticed_late() -> None:
+    script = Script(LOST, OK, takes_s=60.0)
+    script.context.attempt_timeout_s = 60.0
+    with pytest.raises(UnknownOutcome):
+        script.run(KEYED, timeout_s=300.0)
+    assert script.sent == [A]
+
+
+def test_not_modified_is_no_success_of_a_write() -> None:
+    with pytest.raises(UnknownOutcome):
+        Script(answer(304)).run(PLAIN)
+    assert Script(answer(304), OK).run(KEYED).data == 1
+
+
 def test_the_highest_revision_is_noted() -> None:
     script = Script(
         answer(200, {"data": 1}, {"x-concord-revision": "9"}), answer(304, None, {"x-concord-revision": "7"})

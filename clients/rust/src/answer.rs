@@ -82,7 +82,8 @@ impl Answer {
     #[must_use]
     pub fn next_page(&self) -> Option<String> {
         let link = self.header("link")?;
-        let (target, rest) = link.strip_prefix('<')?.split_once('>')?;
+        // Always at this cluster, whatever the header says.
+        let (target, rest) = link.strip_prefix('<').filter(|rest| rest.starts_with('/'))?.split_once('>')?;
         let shown = || match &self.environment {
             Some((environment, _)) => environment.left(target),
             None => target.to_owned(),

@@ -47,6 +47,8 @@ pub struct Refusal {
     pub request_id: String,
     /// The body of the response, if it is JSON.
     pub body: Value,
+    /// Of a 412, the revision that the record has, if it exists.
+    pub current_revision: Option<u64>,
     /// The environment of the client: [`url`](Self::url) and messages have definition keys with it.
     pub environment: Option<String>,
 }
@@ -61,7 +63,7 @@ impl Refusal {
                 if text.is_empty() { "no reason given".into() } else { text.chars().take(500).collect() };
             items.push(Item { code: String::new(), msg, loc: Vec::new() });
         }
-        Self { status, items, url: url.into(), request_id, body, environment: None }
+        Self { status, items, url: url.into(), request_id, body, current_revision: None, environment: None }
     }
 
     /// The client's own rejection if the nodes now belong to another cluster, or to one that was restored to an earlier
@@ -70,8 +72,8 @@ impl Refusal {
         let msg = "the nodes now belong to another cluster, or were restored to an earlier state: resync from the current state";
         let item = Item { code: "cluster_changed".into(), msg: msg.into(), loc: Vec::new() };
         let (status, body) = (StatusCode::GONE, Value::Null);
-        let (request_id, environment) = (String::new(), None);
-        Self { status, items: vec![item], url: url.into(), request_id, body, environment }
+        let (request_id, items, url) = (String::new(), vec![item], url.into());
+        Self { status, items, url, request_id, body, current_revision: None, environment: None }
     }
 }
 
@@ -100,8 +102,14 @@ pub enum Error {
     Refused(Box<Refusal>),
     /// No node could serve the request in time; nothing was changed.
     Unavailable(String),
-    /// The outcome is unknown: the write may have been applied.
-    Unknown(String),
+    /// The outcome is unknown: the write may have been applied. The same request with this idempotency key is safe: the
+    /// cluster applies both once.
+    Unknown {
+        /// What the attempts met.
+        text: String,
+        /// The idempotency key of the write, if it had one.
+        idempotency_key: Option<String>,
+    },
     /// The response is not from a Concord node.
     Protocol(String),
 }
@@ -112,7 +120,7 @@ impl Error {
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             Self::Refused(refusal) => Some(refusal.status),
-            Self::Usage(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Protocol(_) => None,
+            Self::Usage(_) | Self::Unavailable(_) | Self::Unknown { .. } | Self::Protocol(_) => None,
         }
     }
 
@@ -121,7 +129,7 @@ impl Error {
     pub fn code(&self) -> &str {
         match self {
             Self::Refused(refusal) => refusal.items.first().map_or("", |item| &item.code),
-            Self::Usage(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Protocol(_) => "",
+            Self::Usage(_) | Self::Unavailable(_) | Self::Unknown { .. } | Self::Protocol(_) => "",
         }
     }
 
@@ -148,7 +156,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
-            Self::Unknown(text) => {
+            Self::Unknown { text, .. } => {
                 write!(f, "the outcome is unknown, the write may have been applied: {text}")
             }
             Self::Usage(text) | Self::Unavailable(text) | Self::Protocol(text) => f.write_str(text),

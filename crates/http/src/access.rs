@@ -4,8 +4,11 @@
 //! open endpoints (`endpoints`), and unknown paths below those of the pages, need no credential; no header, address or
 //! spelling exempts a request. A ticket is a credential of one endpoint alone.
 
+use std::borrow::Cow;
+
 use axum::response::{IntoResponse as _, Response};
-use http::{Extensions, HeaderMap, Uri, header};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use http::{Extensions, HeaderMap, HeaderName, Uri, header};
 use tokio::time::Instant;
 
 use super::{
@@ -21,6 +24,8 @@ use concord_service::{
 
 /// The parameter with a ticket.
 pub(super) const TICKET: &str = "ticket";
+/// The header in which Consul's clients send their credential.
+const CONSUL_TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
 
 /// How a request was let in.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,14 +37,16 @@ pub(super) enum RequestAccess {
 }
 
 /// Lets in a request that needs a key, or answers why not. It takes the parts of the request's head, because a body is
-/// used by one thread.
+/// used by one thread. `takes_token`: its endpoint takes the header of Consul's clients, too.
 pub(super) async fn authenticate(
     service: &Service,
     headers: &HeaderMap,
     extensions: &Extensions,
+    takes_token: bool,
 ) -> Result<RequestAccess, Response> {
     let refused = |why| Problem::Unauthenticated(why).into_response();
-    let credential = credential(headers).map_err(refused)?;
+    let credential = credential(headers, takes_token).map_err(refused)?;
+    let credential = &*credential;
     let authentication = &service.authentication;
     // Before the credential is checked, so that the time of the response tells nothing to a client that guesses.
     let mut attempt = match service.quotas.admit_credential(credential) {
@@ -150,8 +157,23 @@ impl WaitingReader {
     }
 }
 
-/// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.
-fn credential(headers: &HeaderMap) -> Result<&[u8], &'static str> {
+/// The credential of a request: that of [`authorization`], or of the header of Consul's clients.
+fn credential(headers: &HeaderMap, takes_token: bool) -> Result<Cow<'_, [u8]>, &'static str> {
+    if !takes_token || !headers.contains_key(&CONSUL_TOKEN) {
+        return authorization(headers);
+    }
+    let mut values = headers.get_all(&CONSUL_TOKEN).iter();
+    let value = values.next().map(|value| value.as_bytes().trim_ascii()).unwrap_or_default();
+    // Consul's clients may send one key in both ways.
+    let is_same = || authorization(headers).is_ok_and(|other| *other == *value);
+    if values.next().is_some() || (headers.contains_key(header::AUTHORIZATION) && !is_same()) {
+        return Err("the request has two credentials");
+    }
+    if value.is_empty() { Err("the header `X-Consul-Token` is empty") } else { Ok(value.into()) }
+}
+
+/// The credential of `Authorization: <key>`, `Bearer <key>`, or `Basic` with the key as password and any name.
+fn authorization(headers: &HeaderMap) -> Result<Cow<'_, [u8]>, &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or("the header `Authorization` is missing")?;
     if values.next().is_some() {
@@ -159,15 +181,26 @@ fn credential(headers: &HeaderMap) -> Result<&[u8], &'static str> {
         return Err("the header `Authorization` is given twice");
     }
     let value = value.as_bytes().trim_ascii();
-    let credential = match value.split_at_checked(6) {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer") => match rest.first() {
-            None => rest,
-            Some(b' ' | b'\t') => rest.trim_ascii_start(),
-            Some(_) => value,
-        },
-        _ => value,
+    let after = |scheme: &str| {
+        let (given, rest) = value.split_at_checked(scheme.len())?;
+        let is_named = given.eq_ignore_ascii_case(scheme.as_bytes());
+        let rest = rest.first().is_none_or(u8::is_ascii_whitespace).then(|| rest.trim_ascii_start());
+        rest.filter(|_| is_named)
+    };
+    let credential = match (after("bearer"), after("basic")) {
+        (Some(rest), _) => Cow::Borrowed(rest),
+        // What is no Basic credential may be a key that begins with the name of the scheme.
+        (None, Some(rest)) => password(rest).map_or(Cow::Borrowed(value), Cow::Owned),
+        (None, None) => Cow::Borrowed(value),
     };
     if credential.is_empty() { Err("the header `Authorization` is empty") } else { Ok(credential) }
+}
+
+/// The password of a Basic credential (RFC 7617).
+fn password(encoded: &[u8]) -> Option<Vec<u8>> {
+    let mut pair = BASE64.decode(encoded).ok()?;
+    let colon = pair.iter().position(|byte| *byte == b':')?;
+    Some(pair.split_off(colon + 1))
 }
 
 #[cfg(test)]
@@ -180,7 +213,7 @@ mod tests {
         for value in values {
             headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
         }
-        credential(&headers).ok().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap())
+        credential(&headers, false).ok().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap())
     }
 
     #[test]
@@ -193,11 +226,31 @@ mod tests {
             Some("bearersecret"),
             "a key may begin with the name of the scheme"
         );
-        assert_eq!(
-            of(&["Basic secret"]).as_deref(),
-            Some("Basic secret"),
-            "another scheme is part of the credential, which then is no key"
-        );
+        for value in ["Digest secret", "Basic secret", "Basic bm8gY29sb24="] {
+            assert_eq!(of(&[value]).as_deref(), Some(value), "another scheme is part of the credential");
+        }
+    }
+
+    #[test]
+    fn a_key_is_the_password_of_a_basic_credential() {
+        // `anyone:secret`, `:a:b`
+        for (value, expected) in [("Basic YW55b25lOnNlY3JldA==", "secret"), ("basic  OmE6Yg==", "a:b")] {
+            assert_eq!(of(&[value]).as_deref(), Some(expected), "{value:?}");
+        }
+        assert_eq!(of(&["Basic YW55b25lOg=="]), None, "an empty password");
+    }
+
+    #[test]
+    fn only_the_routes_of_consul_take_its_header() {
+        let mut headers = HeaderMap::new();
+        headers.append(CONSUL_TOKEN, HeaderValue::from_static("secret"));
+        assert_eq!(credential(&headers, true), Ok(Cow::Borrowed(&b"secret"[..])));
+        assert!(credential(&headers, false).is_err());
+        headers.append(header::AUTHORIZATION, HeaderValue::from_static("secret"));
+        assert!(credential(&headers, true).is_ok(), "both are the same");
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_static("another"));
+        assert_eq!(credential(&headers, true), Err("the request has two credentials"));
+        assert!(credential(&headers, false).is_ok());
     }
 
     #[test]

@@ -4,21 +4,21 @@
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde_json::{Value, json};
-use utoipa::openapi::{ObjectBuilder, Schema, schema::OneOfBuilder};
+use utoipa::openapi::ObjectBuilder;
 
 use super::{
     batch::{
         self,
-        operation::{OP, changing, for_change, for_put, named_operation},
+        operation::{OP, changing, for_change, for_put, named_operation, with_op},
     },
-    body::fields::{self, BodyFields, FieldType, KEY, array, constant, schema_of},
+    body::fields::{self, BodyFields, FieldType, KEY, array, schema_of},
     condition::Condition,
     definitions,
     endpoints::CHANGE_REQUESTS,
     environments::{self, TIME},
     extract::{BodyRequest, ReadRequest, query_violation},
     json::Object,
-    openapi::schemas::{integer, text},
+    openapi::schemas::{NamedSchema, integer, one_of, reference, text},
     reply::{Problem, Rendering, Reply},
     rollouts::{self, PLAN},
 };
@@ -27,7 +27,7 @@ use concord_model::{
     error::{Invalid, Violation},
     limits::{
         CHANGE_COMMENT_BYTES_MAX, CHANGE_DESCRIPTION_BYTES_MAX, CHANGE_OPERATIONS_MAX,
-        CHANGE_TITLE_BYTES_MAX, REVERT_AFTER_S_MAX,
+        CHANGE_TITLE_BYTES_MAX, Limits, REVERT_AFTER_S_MAX,
     },
     query::{self, QueryError},
     record::Revision,
@@ -91,18 +91,7 @@ pub(super) fn edition(fields: &mut BodyFields) -> EditionBody {
                 fields.object(item, operation).flatten()
             })
         },
-        schema: |limits| {
-            let own: [(&str, ObjectBuilder); 3] = [
-                (UNDELETE_DEFINITION, schema_of(limits, undelete_definition)),
-                (PUT_ENVIRONMENT, schema_of(limits, put_environment)),
-                (DELETE_ENVIRONMENT, schema_of(limits, delete_environment)),
-            ];
-            let any = own.into_iter().fold(changing(limits, OneOfBuilder::new()), |any, (name, schema)| {
-                let alone = "the only operation of its change request";
-                any.item(schema.property("op", constant(name)).required("op").description(Some(alone)))
-            });
-            array(Schema::from(any), CHANGE_OPERATIONS_MAX).min_items(Some(1)).into()
-        },
+        schema: |_| array(reference("ProposedOperation"), CHANGE_OPERATIONS_MAX).min_items(Some(1)).into(),
     };
     EditionBody {
         title: fields.required("title", &TITLE),
@@ -111,6 +100,23 @@ pub(super) fn edition(fields: &mut BodyFields) -> EditionBody {
         timing: timing(fields),
         plan: fields.nullable("rollout", &PLAN),
     }
+}
+
+/// The components that the body of an edition refers to, beside those of a batch.
+pub(super) fn components(limits: &Limits) -> Vec<NamedSchema> {
+    let own = [
+        (UNDELETE_DEFINITION, "UndeleteDefinitionOperation", schema_of(limits, undelete_definition)),
+        (PUT_ENVIRONMENT, "PutEnvironmentOperation", schema_of(limits, put_environment)),
+        (DELETE_ENVIRONMENT, "DeleteEnvironmentOperation", schema_of(limits, delete_environment)),
+    ];
+    let names = own.iter().map(|(name, component, _)| (*name, *component));
+    let any = one_of("op", &changing().chain(names).collect::<Vec<_>>());
+    let alone = Some("the only operation of its change request");
+    let own = own.into_iter().map(|(name, component, members)| {
+        let operation: NamedSchema = (component, with_op(name, members).description(alone).into());
+        operation
+    });
+    own.chain([("ProposedOperation", any.into())]).collect()
 }
 
 /// When an edition is applied, and taken back.

@@ -94,7 +94,7 @@ fn usage_row(mut row: Value, counts: &UsageCounts) -> Value {
 pub(super) fn members(fields: &mut BodyFields) -> Vec<Member> {
     const MEMBERS: FieldType<Vec<Member>> = FieldType {
         read: |value, fields| fields.list(value, |item, fields| fields.object(item, member)),
-        schema: |_| ArrayBuilder::new().items(reference("NewMember")).min_items(Some(1)).into(),
+        schema: |_| ArrayBuilder::new().items(reference("MemberInput")).min_items(Some(1)).into(),
     };
     fields.required("members", &MEMBERS)
 }

@@ -132,7 +132,7 @@ fn weight_of(headers: &HeaderMap, name: &str) -> Option<u16> {
 }
 
 /// A weight `q=0.5` in thousandths; 0 for one that is malformed.
-fn thousandths(text: &str) -> u16 {
+pub(super) fn thousandths(text: &str) -> u16 {
     if text.is_empty() {
         return 1000;
     }

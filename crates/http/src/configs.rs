@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use http::header;
 use serde_json::Value;
 
 use super::{
@@ -13,9 +14,12 @@ use super::{
     cursor::{self, ListCall, PastRevision},
     definitions::{self, find},
     endpoints::DEFINITIONS,
-    extract::{BodyRequest, ReadRequest, both, check_key},
+    entity_tags,
+    extract::{BodyRequest, ReadRequest, both, check_key, query_violation},
     json::Object,
     openapi::schemas::json_object,
+    pretty::{self, PRETTY},
+    raw,
     reader::reader_of,
     reply::{Problem, Rendering, Reply},
     shape::{Shape, TAKEN, without_shape},
@@ -31,8 +35,12 @@ use concord_model::{
     redaction::{RedactedPlaces, may_keep},
 };
 use concord_service::{
-    ConfigName, Consistency, DecidedWrite, RedactedConfig, Service, ShownTo, Variant, Write,
-    memory_budget::Reservation, read::list::ListScope,
+    ConfigName, Consistency, DecidedWrite, RedactedConfig, RequestWork, Service, ShownTo, Variant, Write,
+    memory_budget::Reservation,
+    read::{
+        list::ListScope,
+        whole::{WholeRequest, WholeScope},
+    },
 };
 use concord_state::query::QueryResult;
 
@@ -91,11 +99,20 @@ pub(super) async fn create(service: Service, request: BodyRequest) -> Result<Rep
     Ok(Reply::created("config created", &shown, &location).redacted(Some(&redacted)).for_write(&written))
 }
 
+/// The parameters of all configs as one object.
+const OF_WHOLE: [&str; 7] =
+    [raw::RAW, raw::ESCAPED, PRETTY, pretty::ESCAPED, "consistency", "max_staleness_ms", "min_revision"];
+/// Bytes of configs up to which that object is made on the threads that serve requests.
+const WHOLE_INLINE_BYTES_MAX: u64 = 32 << 10;
+
 /// How often a list is made whose parameters mean something else by the time that it is there.
 const LIST_TRIES: usize = 4;
 
 /// Lists the configs of a definition.
 pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply, Problem> {
+    if request.is_raw {
+        return whole(&service, &request).await;
+    }
     // What this node has applied before may lack the newest indexes. The list does not, nor does what is applied then.
     let mut filters = filters_named(&service, &request);
     for _ in 1..LIST_TRIES {
@@ -107,6 +124,38 @@ pub(super) async fn list(service: Service, request: ReadRequest) -> Result<Reply
         filters = now;
     }
     list_by(&service, &request, &filters).await
+}
+
+/// All configs of a definition as one object, by key. It is for programs that know no pages, so it has none.
+async fn whole(service: &Service, request: &ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    let is_of_pages = |name: &&str| !OF_WHOLE.contains(name);
+    if let Some(name) = request.params.0.iter().map(|(name, _)| name.as_str()).find(is_of_pages) {
+        let msg = format!("all configs as one object have no `{name}`: leave it out, or read a list");
+        return Err(Problem::violation(query_violation(name, msg)));
+    }
+    let definition = request.definition().into_owned();
+    check_key(&definition, definitions::KEY)?;
+    let scope = WholeScope::Definition { definition, configs: String::new() };
+    let wanted = WholeRequest { scope, consistency, reader: reader_of(request.headers())? };
+    let is_identified = wanted.reader.is_some();
+    let mut read = service.reads.read_whole(&request.principal, wanted).await?;
+    let configs: Vec<Arc<Config>> = read.definitions.into_iter().flat_map(|one| one.configs).collect();
+    RequestWork::note_read(configs.len());
+    let bytes = read.reservation.bytes();
+    read.reservation.grow(bytes)?;
+    let make = move || {
+        let member = |object: Object, config: &Arc<Config>| object.keyed(&config.key, &config.data);
+        let text = configs.iter().fold(Object::new(), member).finish();
+        let tag = entity_tags::of_body(text.as_bytes());
+        (text, tag)
+    };
+    let (text, tag) =
+        if bytes <= WHOLE_INLINE_BYTES_MAX { make() } else { service.cx.run_long(make).await? };
+    let reply = if request.has_tag(&tag) { Reply::not_modified() } else { Reply::ok("configs found", &text) };
+    let reply = reply.header(header::ETAG, &format!("\"{tag}\"")).redacted(Some(&read.redacted));
+    let reply = reply.state_revision(read.revision).seen_by(is_identified);
+    Ok(reply.compressed_for(request.headers(), || read.may_compress))
 }
 
 /// The parameters that are filters, since the definition has indexes of their names. Looked at only where one is given.

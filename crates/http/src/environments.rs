@@ -6,11 +6,11 @@ use serde_json::Value;
 use utoipa::openapi::ObjectBuilder;
 
 use super::{
-    body::fields::{self, BodyFields, FieldType, array, schema_of},
+    body::fields::{self, BodyFields, FieldType, array},
     endpoints::ENVIRONMENTS,
     extract::{BodyRequest, ReadRequest},
     json::Object,
-    openapi::schemas::{integer, text},
+    openapi::schemas::{integer, reference, text},
     reply::{Problem, Reply},
 };
 use concord_model::{
@@ -51,7 +51,7 @@ pub(super) fn rules(fields: &mut BodyFields) -> EnvironmentRules {
             let too_long = format!("an environment has at most {FREEZES_MAX} freezes");
             fields.bounded_list(value, FREEZES_MAX, &too_long, |item, fields| fields.object(item, freeze))
         },
-        schema: |limits| array(schema_of(limits, freeze), FREEZES_MAX).into(),
+        schema: |_| array(reference("FreezeInput"), FREEZES_MAX).into(),
     };
     EnvironmentRules {
         refuses_direct: fields.optional("direct", &REFUSES_DIRECT),
@@ -61,7 +61,7 @@ pub(super) fn rules(fields: &mut BodyFields) -> EnvironmentRules {
 }
 
 /// A freeze in a body.
-fn freeze(fields: &mut BodyFields) -> NewFreeze {
+pub(super) fn freeze(fields: &mut BodyFields) -> NewFreeze {
     const REASON: FieldType<String> = FieldType {
         read: fields::string,
         schema: |_| text().min_length(Some(1)).max_length(Some(FREEZE_REASON_BYTES_MAX)).into(),

@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** a released code keeps its name and its meaning. docs/reference/errors.md lists them all.
 
-use concord_model::error::{Invalid, LocSegment, NothingToRestore, Rejection};
+use concord_model::error::{IdentityRejection, Invalid, LocSegment, NothingToRestore, Rejection};
 use concord_service::Refusal;
 
 /// A code.
@@ -285,13 +285,29 @@ impl Code {
             Rejection::NothingToRestore(NothingToRestore::DefinitionNotThere(_)) => Self::DefinitionNotThere,
             Rejection::NothingToRestore(_) => Self::NotThere,
             // Nothing tells a credential that was good from one that never was.
-            Rejection::KeyEnded | Rejection::RootDisabled => Self::Unauthorized,
+            Rejection::KeyEnded
+            | Rejection::SessionEnded
+            | Rejection::RootDisabled
+            | Rejection::Identity(IdentityRejection::TokenEnded) => Self::Unauthorized,
+            Rejection::Identity(
+                IdentityRejection::SessionNotFound
+                | IdentityRejection::ProviderNotFound
+                | IdentityRejection::RoleNotFound,
+            ) => Self::NotThere,
+            Rejection::Identity(
+                IdentityRejection::TooManySessions
+                | IdentityRejection::TooManyProviders
+                | IdentityRejection::TooManyRoles,
+            ) => Self::LimitReached,
             Rejection::KeyNotFound => Self::AccessKeyNotFound,
             Rejection::KeyExists => Self::AccessKeyExists,
             Rejection::TooManyKeys => Self::TooManyAccessKeys,
             Rejection::NoKeyForKeys => Self::NoKeyForKeys,
             Rejection::QuotaExceeded { .. } => Self::QuotaExceeded,
-            Rejection::Unauthored => Self::InternalError,
+            // Ids are random, so another attempt has another one.
+            Rejection::Unauthored | Rejection::Identity(IdentityRejection::SessionExists) => {
+                Self::InternalError
+            }
             Rejection::ChangeRequired { .. } => Self::ChangeRequired,
             Rejection::EnvironmentFrozen { .. } | Rejection::FreezeLeft { .. } => Self::EnvironmentFrozen,
             Rejection::EnvironmentNotFound => Self::EnvironmentNotFound,

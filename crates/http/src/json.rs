@@ -8,7 +8,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use concord_model::{error::LocSegment, redaction::RedactedPlaces, time::Timestamp};
+use concord_model::{error::LocSegment, key::Key, redaction::RedactedPlaces, time::Timestamp};
 
 /// A JSON object under construction.
 #[derive(Debug)]
@@ -33,6 +33,13 @@ impl Object {
     /// A member whose value is JSON text.
     pub(super) fn raw(mut self, name: &'static str, json: &str) -> Self {
         self.name(name);
+        self.0.push_str(json);
+        self
+    }
+
+    /// A member whose name is a key, and whose value is JSON text.
+    pub(super) fn keyed(mut self, key: &Key, json: &str) -> Self {
+        self.name(key.as_str());
         self.0.push_str(json);
         self
     }

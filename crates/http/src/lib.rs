@@ -16,7 +16,7 @@
 //! | entity tags: a list of them, whether the client has a version, the tag of a body | `entity_tags` |
 //! | receiving and parsing of bodies, their members, media types | `body` |
 //! | content codings: compressed responses, encoded bodies | `coding` |
-//! | indented responses; what they share with compressed ones | `pretty`, `rewriting` |
+//! | indented responses; raw ones; what they share with compressed ones | `pretty`; `raw`; `rewriting` |
 //! | pages of other origins | `cors` |
 //! | pages of lists: the parameter `cursor`, the `Link` to the next page | `cursor` |
 //! | definitions, their lists, the states of their indexes | `definitions` |
@@ -26,6 +26,7 @@
 //! | field selection: `include`, `fields` | `shape` |
 //! | bulk reads | `read` |
 //! | evaluations of feature flags; the document that flagd fetches | `flags` |
+//! | the protocols of Consul's key-value store and of Spring Cloud Config, read only | `consul`, `spring` |
 //! | batches and transactions | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events, or by long polling | `watch` |
@@ -58,6 +59,7 @@ mod coding;
 mod condition;
 mod configs;
 mod console;
+mod consul;
 mod cors;
 mod cursor;
 mod decision;
@@ -78,6 +80,7 @@ pub mod peer;
 mod pipeline;
 mod pretty;
 mod quota;
+mod raw;
 mod read;
 mod reader;
 mod reply;
@@ -87,6 +90,7 @@ mod rollouts;
 mod schema;
 pub mod server;
 mod shape;
+mod spring;
 mod usage;
 mod watch;
 mod weight;

@@ -9,14 +9,17 @@ use axum::{
     body::{Body, HttpBody as _},
     response::Response,
 };
-use http::{HeaderValue, header};
+use http::{HeaderValue, Uri, header};
 
 use super::{
-    access::RequestAccess, endpoints::Pretty, extract::MatchedRequest, reply::Problem,
+    access::RequestAccess,
+    endpoints::{Matched, Pretty},
+    extract::{MatchedRequest, QueryParams},
+    reply::Problem,
     rewriting::BufferedResponse,
 };
 use concord_model::limits::{PRETTY_BYTES_MAX, REWRITTEN_BYTES_MAX};
-use concord_service::Service;
+use concord_service::{Principal, Service};
 
 /// The parameter, where no index has its name.
 pub(super) const PRETTY: &str = "pretty";
@@ -41,18 +44,31 @@ pub(super) fn is_wanted(
         return Ok(false);
     }
     let RequestAccess::Authenticated(principal) = access else { return Ok(false) };
-    let pretty = asked.matched.endpoint.map_or(Pretty::Taken, |endpoint| endpoint.pretty);
-    if pretty == Pretty::Never {
-        return Ok(false);
+    let head = (&asked.matched, asked.params(), asked.uri());
+    match asked.matched.endpoint.map_or(Pretty::Taken, |endpoint| endpoint.pretty) {
+        Pretty::Never => Ok(false),
+        Pretty::Taken => flag(service, principal, head, [PRETTY, ESCAPED], false),
+        Pretty::UnlessIndexed => flag(service, principal, head, [PRETTY, ESCAPED], true),
     }
-    if pretty == Pretty::UnlessIndexed
-        && asked.params().get(ESCAPED).is_none()
-        && asked.params().get(PRETTY).is_some()
-        && service.reads.has_index_named(principal, &asked.matched.definition(asked.uri()), PRETTY)
+}
+
+/// Whether one of the two forms of a parameter is `true`. `may_be_filter`: an index may have the name of the first form;
+/// then it is a filter.
+pub(super) fn flag(
+    service: &Service,
+    principal: &Principal,
+    (matched, params, uri): (&Matched, &QueryParams, &Uri),
+    [plain, escaped]: [&str; 2],
+    may_be_filter: bool,
+) -> Result<bool, Problem> {
+    if may_be_filter
+        && params.get(escaped).is_none()
+        && params.get(plain).is_some()
+        && service.reads.has_index_named(principal, &matched.definition(uri), plain)
     {
         return Ok(false);
     }
-    Ok(asked.params().flag(ESCAPED)? || asked.params().flag(PRETTY)?)
+    Ok(params.flag(escaped)? || params.flag(plain)?)
 }
 
 /// The response, indented where it is JSON that is held in memory.

@@ -13,6 +13,8 @@ use futures::StreamExt as _;
 use http::{HeaderName, HeaderValue, header};
 
 use super::{
+    consul,
+    endpoints::Endpoint,
     extract::MatchedRequest,
     reply::{Problem, number},
 };
@@ -62,7 +64,9 @@ fn admit_key(
 ) -> Result<AdmittedRequest, Exceeded> {
     let rate = service.quotas.admit_request(principal, asked.is_write())?;
     let mut admitted = AdmittedRequest { rate, list: None, watch: None, cursor: None };
-    match asked.matched.endpoint.and_then(|endpoint| endpoint.gauge) {
+    let gauge_of =
+        |endpoint: &Endpoint| if endpoint.is_consul { consul::gauge(asked.params()) } else { endpoint.gauge };
+    match asked.matched.endpoint.and_then(gauge_of) {
         Some(Gauge::Watches) => admitted.watch = service.quotas.admit_open(principal, Gauge::Watches)?,
         Some(Gauge::Lists) => {
             admitted.list = service.quotas.admit_open(principal, Gauge::Lists)?;

@@ -4,7 +4,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value, json};
-use utoipa::openapi::{ObjectBuilder, schema::OneOfBuilder};
+use utoipa::openapi::{ObjectBuilder, Type, schema::SchemaType};
 
 use super::{
     body::fields::{self, BodyFields, FieldType},
@@ -46,9 +46,13 @@ const LABELS: FieldType<String> = FieldType {
         fields::string(value, fields)
     },
     schema: |_| {
-        let as_text = text().max_length(Some(READER_LABELS_BYTES_MAX));
-        let as_object = ObjectBuilder::new().additional_properties(Some(text().min_length(Some(1))));
-        OneOfBuilder::new().item(as_text).item(as_object).into()
+        // One schema of two types: generated clients in Java can't make a choice of which one part is a map.
+        ObjectBuilder::new()
+            .schema_type(SchemaType::from_iter([Type::String, Type::Object]))
+            .max_length(Some(READER_LABELS_BYTES_MAX))
+            .additional_properties(Some(text().min_length(Some(1))))
+            .description(Some("`ring=canary,region=eu`, or an object"))
+            .into()
     },
 };
 

@@ -2,13 +2,13 @@
 //! with one.
 
 use serde_json::{Map, Value, json};
-use utoipa::openapi::{ObjectBuilder, Schema, Type, schema::OneOfBuilder};
+use utoipa::openapi::{ObjectBuilder, Schema, schema::OneOfBuilder};
 
 use super::{
-    body::fields::{self, BodyFields, FieldType, array, constant, schema_of},
+    body::fields::{self, BodyFields, FieldType, array, schema_of},
     change_requests::{COMMENT, answered, party, unconditional},
     extract::BodyRequest,
-    openapi::schemas::{integer, text},
+    openapi::schemas::{integer, number, reference, text},
     reply::{Problem, Reply},
 };
 use concord_model::{
@@ -49,9 +49,9 @@ pub(super) const PLAN: FieldType<Plan> = FieldType {
         }
         Some(plan)
     },
-    schema: |limits| {
-        let names = NAMED_PLANS.into_iter().fold(OneOfBuilder::new(), |any, name| any.item(constant(name)));
-        names.item(schema_of(limits, plan)).into()
+    schema: |_| {
+        let name = text().enum_values(Some(NAMED_PLANS));
+        OneOfBuilder::new().item(name).item(reference("RolloutPlan")).into()
     },
 };
 
@@ -83,7 +83,8 @@ fn small(value: Value, fields: &mut BodyFields, most: u32) -> Option<u32> {
     number
 }
 
-fn plan(fields: &mut BodyFields) -> Plan {
+/// A plan in a body.
+pub(super) fn plan(fields: &mut BodyFields) -> Plan {
     const STAGES: FieldType<Vec<Stage>> = FieldType {
         read: |value, fields| {
             let too_many = format!("a rollout has at most {ROLLOUT_STAGES_MAX} stages");
@@ -152,12 +153,7 @@ fn stage(fields: &mut BodyFields) -> Stage {
         },
         schema: |_| {
             let about = "percent of these readers, with two digits after the point";
-            ObjectBuilder::new()
-                .schema_type(Type::Number)
-                .minimum(Some(0.01))
-                .maximum(Some(100))
-                .description(Some(about))
-                .into()
+            number().minimum(Some(0.01)).maximum(Some(100)).description(Some(about)).into()
         },
     };
     Stage {

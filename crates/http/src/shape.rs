@@ -12,17 +12,17 @@ use std::sync::Arc;
 
 use super::{
     extract::{QueryParams, query_violation},
-    pretty,
+    pretty, raw,
 };
 use concord_model::{index::IndexPath, projection::Projection, query::QueryError};
 
 const INCLUDE: &str = "include";
 const FIELDS: &str = "fields";
 /// The parameters, with the forms that no index takes from them.
-const NAMES: [(&str, &str); 3] =
-    [(INCLUDE, "$include"), (FIELDS, "$fields"), (pretty::PRETTY, pretty::ESCAPED)];
+const NAMES: [(&str, &str); 4] =
+    [(INCLUDE, "$include"), (FIELDS, "$fields"), (pretty::PRETTY, pretty::ESCAPED), (raw::RAW, raw::ESCAPED)];
 /// The names of parameters that an index may take from a list.
-pub(super) const TAKEN: [&str; 5] = [INCLUDE, FIELDS, "revision", pretty::PRETTY, "upsert"];
+pub(super) const TAKEN: [&str; 6] = [INCLUDE, FIELDS, "revision", pretty::PRETTY, raw::RAW, "upsert"];
 
 /// The parts of records that a response has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -15,11 +15,12 @@ use super::{
     limits::{
         ACCESS_KEYS_MAX, CHANGE_AUTHORS_MAX, CHANGE_CONTENT_BYTES_MAX, CHANGE_CONTENTS_BYTES_MAX,
         CHANGE_DEFINITIONS_MAX, CHANGE_EDITION_BYTES_MAX, CHANGE_RECORD_BYTES_MAX, CHANGE_VOTES_MAX,
-        EDITION_AGE_US_MAX, ENVIRONMENTS_MAX, GUARDS_MAX, OPEN_CHANGE_BYTES_OF_PARTY_MAX,
-        OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX, PERSONS_MAX, REVERT_AFTER_S_MAX,
-        REVERT_BYTES_MAX, ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX,
-        ROLLOUT_LABELS_BYTES_MAX, ROLLOUT_LABELS_MAX, ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX,
-        ROLLOUT_TIME_S_MAX, ROLLOUTS_MAX, UNREVIEWED_BYPASSES_MAX,
+        EDITION_AGE_US_MAX, ENVIRONMENTS_MAX, GUARDS_MAX, MACHINE_SESSIONS_MAX,
+        OPEN_CHANGE_BYTES_OF_PARTY_MAX, OPEN_CHANGES_OF_ENVIRONMENT_MAX, OPEN_CHANGES_OF_PARTY_MAX,
+        PERSONS_MAX, PROVIDERS_MAX, REVERT_AFTER_S_MAX, REVERT_BYTES_MAX, ROLES_MAX,
+        ROLLOUT_CANDIDATE_BYTES_MAX, ROLLOUT_CONFIGS_MAX, ROLLOUT_GATES_MAX, ROLLOUT_LABELS_BYTES_MAX,
+        ROLLOUT_LABELS_MAX, ROLLOUT_READERS_MAX, ROLLOUT_STAGES_MAX, ROLLOUT_TIME_S_MAX, ROLLOUTS_MAX,
+        UNREVIEWED_BYPASSES_MAX,
     },
     record::Revision,
     system::change::ChangeId,
@@ -250,6 +251,46 @@ pub enum Rejection {
     /// The stage may not end yet.
     #[error("{0}")]
     RolloutWaits(RolloutWait),
+    /// The session in whose name the command is made has ended.
+    #[error("the session has ended: log in again")]
+    SessionEnded,
+    /// A session that is not opened, or a provider, role or session that is not there.
+    #[error("{0}")]
+    Identity(IdentityRejection),
+}
+
+/// Why a session is not opened, or a provider, role or session not changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum IdentityRejection {
+    /// No such session.
+    #[error("session does not exist")]
+    SessionNotFound,
+    /// A session, or an access key, with this id exists.
+    #[error("a session with this id exists already")]
+    SessionExists,
+    /// The token has expired since it was evaluated, or was issued before all sessions of its provider were ended.
+    #[error(
+        "the token has expired, or was issued before all sessions of its provider were ended: get another one"
+    )]
+    TokenEnded,
+    /// As many sessions as there may be.
+    #[error(
+        "limit reached: the machines of a cluster have {MACHINE_SESSIONS_MAX} sessions, those of one provider at most half of \
+         what the others leave; let sessions end, or shorten `session_s` of the roles"
+    )]
+    TooManySessions,
+    /// No such provider.
+    #[error("identity provider does not exist")]
+    ProviderNotFound,
+    /// As many providers as a cluster has.
+    #[error("the cluster has {PROVIDERS_MAX} identity providers, the limit: delete an unused one")]
+    TooManyProviders,
+    /// No such role.
+    #[error("role does not exist")]
+    RoleNotFound,
+    /// As many roles as a cluster has.
+    #[error("the cluster has {ROLES_MAX} roles, the limit: delete an unused one")]
+    TooManyRoles,
 }
 
 /// Why a rollout can't be carried out.
@@ -423,6 +464,12 @@ pub enum ChangeBound {
     /// The time after which the cluster takes it back.
     #[error("a change is taken back 1 second to {} days after it was applied", REVERT_AFTER_S_MAX / 86_400)]
     RevertAfter,
+}
+
+impl From<IdentityRejection> for Rejection {
+    fn from(rejection: IdentityRejection) -> Self {
+        Self::Identity(rejection)
+    }
 }
 
 impl Rejection {

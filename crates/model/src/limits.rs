@@ -94,6 +94,8 @@ pub const FLAG_REQUEST_BYTES_MAX: usize = 256 << 10;
 /// Bytes of the configs of a definition that is evaluated as flags or fetched as one document. A thousand flags with
 /// long rules have one megabyte. Fixed.
 pub const FLAGS_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of the configs that are read without pages: whole definitions, for programs that know no pages. Fixed.
+pub const WHOLE_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of a response with the evaluations of all flags: each has the metadata of the definition. Fixed.
 pub const FLAGS_RESPONSE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of compiled flags that a node keeps, of all definitions. Fixed.
@@ -186,6 +188,17 @@ pub const CLAIM_VALUE_BYTES_MAX: usize = MACHINE_SUBJECT_BYTES_MAX;
 pub const PERSON_SUBJECT_BYTES_MAX: usize = 255;
 /// Bytes of the `sub` of a machine: GitHub and GitLab put paths, branches and further claims into it.
 pub const MACHINE_SUBJECT_BYTES_MAX: usize = 1 << 10;
+/// Providers of a cluster: each token is evaluated by one, and all are compared when one changes.
+pub const PROVIDERS_MAX: usize = 16;
+/// Roles of a cluster: all are compared with the claims of each login.
+pub const ROLES_MAX: usize = 256;
+/// Sessions of machines. Each has up to 4 KiB of claims in the memory of every node. A provider has at most half of what the
+/// others leave, so no one of them shuts the others out.
+pub const MACHINE_SESSIONS_MAX: u64 = 15_000;
+/// Sessions of one owner: the pods of one service account, the jobs of one branch. The oldest goes.
+pub const SESSIONS_OF_OWNER_MAX: u64 = 1_000;
+/// Ended sessions that an entry removes.
+pub const SESSIONS_SWEPT_MAX: usize = 64;
 /// Seconds of a session: five minutes to twelve hours.
 pub const SESSION_S: RangeInclusive<u64> = 300..=12 * 60 * 60;
 /// The same, unless the role sets it: a working day.
@@ -597,6 +610,8 @@ pub const READ_PAST_CONFIGS_MAX: usize = 100;
 pub const COMPRESSED_BYTES_MIN: u64 = 1 << 10;
 /// Bytes of an answer up to which it is compressed or indented; larger ones are sent as they are made. Fixed.
 pub const REWRITTEN_BYTES_MAX: u64 = 8 << 20;
+/// Bytes of data that are written in another format: YAML, properties, the keys and values of Consul. Fixed.
+pub const FORMATTED_BYTES_MAX: usize = 16 << 20;
 /// Bytes of an answer that is indented for reading; one that would be larger is sent as it is. Fixed.
 pub const PRETTY_BYTES_MAX: usize = 16 << 20;
 /// Bytes that decoding one compressed body may take in addition to the body: the window of the encoder. Fixed.

@@ -78,6 +78,11 @@
 //! | `candidate-after-abort` | readers see candidates after the abort |
 //! | `candidate-for-all` | a client that does not say who it is sees candidates |
 //! | `watch-misses-rollout` | a watch of a reader learns nothing of rollouts |
+//! | `trust-ignored` | a session counts although its provider trusts others since |
+//! | `session-outlives-its-end` | a session counts after its time |
+//! | `policy-ignored` | a write in the name of a session is decided by the roles of an earlier time |
+//! | `key-set-ignored` | a token opens a session although its key was withdrawn |
+//! | `late-token-accepted` | a token opens a session after its end, or that of all sessions |
 //! | `plain-file-accepted` | an encrypted directory accepts unencrypted files |
 //!
 //! No version knows a feature level after the newest one. So that tests can still upgrade a cluster, a build with debug

@@ -99,7 +99,7 @@ impl Run {
                     histories,
                     history,
                     &self.shared.freezes,
-                    self.from.get(),
+                    self.from.get()..=self.end.get().unwrap_or(u64::MAX),
                     &whole,
                 )
                 .1,

@@ -182,6 +182,9 @@ impl StateBuilder {
         if let Some(name) = self.state.first_stray_content() {
             return Err(BuildError(format!("the content `{name}` is of no change request that needs it")));
         }
+        if let Some(name) = self.state.first_damaged_identity() {
+            return Err(BuildError(format!("the record `{name}` of identity is damaged")));
+        }
         if let Some(name) = self.state.first_damaged_rollout() {
             return Err(BuildError(format!("the rollout of the change request `{name}` is damaged")));
         }

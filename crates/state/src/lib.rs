@@ -18,6 +18,8 @@
 //! | [`environment`] | the environments, and whether their rules let a proposal change what it changes |
 //! | [`change`] | the change requests, and whether one may be applied |
 //! | [`person`] | the persons that access keys name |
+//! | [`identity`] | providers, roles, sessions, and whether a proposal in the name of one is accepted |
+//! | `system` | where each kind of system record is |
 //! | [`access`] | the access keys, and whether a proposal in the name of one is accepted |
 //! | [`stored`] | the records and bytes that an access key may change, and its quota |
 //! | [`earlier`] | an earlier state, rebuilt from a later one |
@@ -43,12 +45,14 @@ pub mod digest;
 pub mod earlier;
 pub mod environment;
 pub mod feed;
+pub mod identity;
 pub mod index;
 pub mod person;
 pub mod query;
 mod replaced;
 pub mod seen;
 pub mod stored;
+mod system;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
@@ -65,7 +69,7 @@ use concord_model::{
     feature::LEVEL_MIN,
     key::Key,
     record::{Config, Definition, Revision, VoidRevisions},
-    system::{SystemKey, SystemKind, SystemRecord, person::PersonId},
+    system::SystemRecord,
     time::Timestamp,
 };
 use index::{
@@ -114,6 +118,7 @@ pub struct State {
     changes: Arc<change::records::ChangeRecords>,
     persons: Tree<person::ByPersonId>,
     persons_by_label: Tree<person::ByLabel>,
+    identity: Arc<identity::records::IdentityRecords>,
     /// What the entry that is being applied has reindexed so far.
     reindexed: Reindexed,
     /// The bytes of all records (`replaced.rs`).
@@ -398,7 +403,8 @@ impl Edit {
     }
 
     /// Whether the history keeps it: all edits but the steps of index builds, those of access keys and anchors, which are no
-    /// content of the cluster, and those of the contents of change requests, which are gone with the last one.
+    /// content of the cluster, those of the contents of change requests, which are gone with the last one, and those of
+    /// sessions and key sets, which no other cluster has.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
@@ -412,7 +418,10 @@ impl Edit {
             | Self::Remember(_)
             | Self::Forget(_) => true,
             Self::System { before, after } => {
-                after.as_ref().or(before.as_ref()).is_none_or(|record| record.content().is_none())
+                let is_left_out = |record: &Arc<SystemRecord>| {
+                    record.content().is_some() || record.session().is_some() || record.key_set().is_some()
+                };
+                !after.as_ref().or(before.as_ref()).is_some_and(is_left_out)
             }
             Self::Entries { .. }
             | Self::Building { .. }
@@ -478,32 +487,15 @@ impl State {
     }
 
     /// The same records at a later revision and without their history: the first state of a restored cluster. No key is
-    /// attested in it, all change requests are held, and the cluster takes none back.
+    /// attested in it, there is no session, all change requests are held, and the cluster takes none back.
     #[must_use]
     pub fn restored_at(mut self, revision: Revision) -> Self {
         self.revision = self.revision.max(revision);
         self.raise_compaction_revision(self.revision);
         self.end_attestations();
         self.hold_restored_changes();
+        self.drop_sessions();
         self
-    }
-
-    /// All system records, by kind.
-    pub fn system_records(&self) -> impl Iterator<Item = &Arc<SystemRecord>> {
-        let of_changes = self.changes().chain(self.change_contents());
-        self.environments().chain(of_changes).chain(self.persons()).chain(self.rollouts())
-    }
-
-    /// The system record with this key.
-    #[must_use]
-    pub fn system_record(&self, key: &SystemKey) -> Option<&Arc<SystemRecord>> {
-        match key.kind {
-            SystemKind::Environment => self.environment(key.name.as_str()),
-            SystemKind::Change => self.change_record(key.name.as_str()),
-            SystemKind::Content => self.change_content_record(key.name.as_str()),
-            SystemKind::Person => self.person_record(PersonId(key.name.as_str().parse().ok()?)),
-            SystemKind::Rollout => self.rollout_record(key.name.as_str()),
-        }
     }
 
     /// The feature level of the cluster. Whatever a level adds is used from that level on.
@@ -529,6 +521,13 @@ impl State {
     /// All definitions by key.
     pub fn definitions(&self) -> impl Iterator<Item = &Arc<Collection>> {
         self.by_key.from(0).map(|found| &found.record)
+    }
+
+    /// The definitions whose keys begin with a text, by key.
+    pub fn definitions_beginning(&self, beginning: &str) -> impl Iterator<Item = &Arc<Collection>> {
+        let from = self.by_key.rank(|key| key.as_str() < beginning);
+        let found = self.by_key.from(from).map(|found| &found.record);
+        found.take_while(move |collection| collection.definition.key.as_str().starts_with(beginning))
     }
 
     /// The definition at a position in the order of keys.
@@ -629,6 +628,13 @@ impl Collection {
     /// How many entries of a slot are not the first of their config: arrays have several.
     fn repeated(&self, slot: u16) -> u64 {
         self.slot_position(slot).and_then(|position| self.repeated.get(position)).copied().unwrap_or(0)
+    }
+
+    /// The configs whose keys begin with a text, by key.
+    pub fn configs_beginning(&self, beginning: &str) -> impl Iterator<Item = &Arc<Config>> {
+        let from = self.by_key.rank(|key| key.as_str() < beginning);
+        let found = self.by_key.from(from).map(|found| &found.record);
+        found.take_while(move |config| config.key.as_str().starts_with(beginning))
     }
 
     /// All configs by key.

@@ -328,7 +328,8 @@ impl Generator {
 
 fn who(state: &State, author: &Author) -> Who {
     match author {
-        Author::Root | Author::Cluster => (None, None),
+        // Nobody logs in here.
+        Author::Root | Author::Cluster | Author::Session(_) => (None, None),
         Author::Key(used) => (Some(used.id.clone()), state.access_key(&used.id).and_then(|key| key.person)),
     }
 }
@@ -463,9 +464,10 @@ impl Record {
                     let found = before.definition(key.as_str()).map(|found| &found.definition);
                     found.map(|found| (found.id, found.revision)) == was.map(|was| (was.id, was.revision))
                 }
-                Guard::Configs { .. } | Guard::AccessKey { .. } | Guard::Environment { .. } => {
-                    panic!("{base:?}")
-                }
+                Guard::Configs { .. }
+                | Guard::AccessKey { .. }
+                | Guard::Environment { .. }
+                | Guard::Policy { .. } => panic!("{base:?}"),
             };
             assert!(is_same, "{place}: {base:?}");
         }

@@ -11,8 +11,8 @@ use std::{
     path::Path,
 };
 
-use super::{CACHE_FILE, place};
-use crate::cli::connection::Failure;
+use super::CACHE_FILE;
+use crate::cli::{connection::Failure, place};
 
 /// The file that is locked. It stays: without it, two agents could each lock a file of this name.
 const LOCK_FILE: &str = "lock";

@@ -6,11 +6,10 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use concord_client::Config;
+use concord_formats::yaml;
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use toml_writer::{ToTomlKey as _, ToTomlValue as _};
-
-use super::super::yaml_writer;
 
 /// How data are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -28,7 +27,7 @@ impl FileFormat {
     pub(super) fn write(self, data: &Value) -> Result<String, String> {
         match self {
             Self::Json => Ok(format!("{data:#}\n")),
-            Self::Yaml => Ok(yaml_writer::write(data)),
+            Self::Yaml => Ok(yaml::write(data)),
             Self::Toml => toml(data),
             Self::Env => Err("variables need a prefix or a list of names".into()),
         }
@@ -54,7 +53,7 @@ impl Layout {
 
 /// The variables that data may set. A client with `write` names the members, so the settings bound the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Variables {
+pub(in crate::cli) enum Variables {
     /// All names begin with this.
     Prefixed(String),
     /// Only these are written.
@@ -133,7 +132,7 @@ const OBEYED_PREFIXES: [&str; 13] = [
 ];
 
 /// Checks the name of a variable.
-pub(super) fn check_variable(name: &str) -> Result<(), String> {
+pub(in crate::cli) fn check_variable(name: &str) -> Result<(), String> {
     let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     if !is_name {
@@ -152,7 +151,7 @@ pub(super) fn check_variable(name: &str) -> Result<(), String> {
 
 impl Variables {
     /// Variables whose names begin with a prefix.
-    pub(super) fn prefixed(prefix: &str) -> Result<Self, String> {
+    pub(in crate::cli) fn prefixed(prefix: &str) -> Result<Self, String> {
         if prefix.is_empty() {
             return Err("`prefix` is empty".into());
         }
@@ -161,7 +160,7 @@ impl Variables {
     }
 
     /// Variables with these names.
-    pub(super) fn listed(names: &[String]) -> Result<Self, String> {
+    pub(in crate::cli) fn listed(names: &[String]) -> Result<Self, String> {
         names
             .iter()
             .try_for_each(|name| check_variable(name))
@@ -173,6 +172,19 @@ impl Variables {
     }
 
     fn write(&self, data: &Value) -> Result<String, String> {
+        let mut text = String::new();
+        for (name, value) in self.pairs(data)? {
+            if value.contains(['\n', '\r']) {
+                return Err(format!("{name}: a variable in a file can't contain a line break"));
+            }
+            // Writing to a text can't fail.
+            let _ = writeln!(text, "{name}='{}'", value.replace('\'', r"'\''"));
+        }
+        Ok(text)
+    }
+
+    /// The names and values of data, each name once.
+    pub(in crate::cli) fn pairs(&self, data: &Value) -> Result<Vec<(String, String)>, String> {
         let Value::Object(members) = data else { return Err("environment variables need an object".into()) };
         let (begin, listed) = match self {
             Self::Prefixed(prefix) => (prefix.as_str(), None),
@@ -180,7 +192,7 @@ impl Variables {
         };
         let mut variables = Vec::new();
         env_of(begin, members, &mut variables);
-        let (mut text, mut seen) = (String::new(), BTreeSet::new());
+        let (mut pairs, mut seen) = (Vec::new(), BTreeSet::new());
         for (name, value) in variables {
             if listed.is_some_and(|names| !names.contains(&name)) {
                 continue;
@@ -188,21 +200,20 @@ impl Variables {
             check_variable(&name)?;
             let value = match value {
                 Value::Null => String::new(),
-                Value::String(text) if text.contains(['\n', '\r', '\0']) => {
-                    return Err(format!("{name}: a variable can't contain a line break or NUL"));
+                Value::String(text) if text.contains('\0') => {
+                    return Err(format!("{name}: a variable can't contain NUL"));
                 }
-                Value::String(text) => text.replace('\'', r"'\''"),
+                Value::String(text) => text.clone(),
                 value @ (Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
-                    value.to_string().replace('\'', r"'\''")
+                    value.to_string()
                 }
             };
-            // Writing to a text can't fail.
-            let _ = writeln!(text, "{name}='{value}'");
             if !seen.insert(name.clone()) {
                 return Err(format!("duplicate variable name {name}"));
             }
+            pairs.push((name, value));
         }
-        Ok(text)
+        Ok(pairs)
     }
 }
 

@@ -8,7 +8,6 @@
 //! | what all files say of their configs | `verdicts` |
 //! | data as JSON, YAML, TOML and environment variables | `format` |
 //! | templates | `template` |
-//! | atomic replacement of a file, with mode and owner | `place` |
 //! | commands, with a time limit and their process group | `command` |
 //! | the data directory: one agent at a time | `data_dir` |
 //! | the agent as process 1 of a container | `init` |
@@ -23,11 +22,10 @@
 
 mod command;
 mod data_dir;
-mod format;
+pub(super) mod format;
 mod history;
 mod init;
 mod metrics;
-mod place;
 mod serve;
 mod settings;
 mod template;

@@ -313,7 +313,7 @@ fn record(config: &Config) -> Value {
 fn not_held(error: &Error) -> Box<LoopbackResponse> {
     match error {
         Error::Usage(text) => refused(StatusCode::NOT_FOUND, "config_not_found", text),
-        Error::Refused(_) | Error::Unavailable(_) | Error::Unknown(_) | Error::Protocol(_) => {
+        Error::Refused(_) | Error::Unavailable(_) | Error::Unknown { .. } | Error::Protocol(_) => {
             let text = format!("the agent has no configs yet: {error}");
             refused(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &text)
         }

@@ -14,9 +14,8 @@ use concord_client::Selection;
 use serde::Deserialize;
 
 use super::{
-    super::{connection::Failure, document},
+    super::{connection::Failure, document, place::Target},
     format::{FileFormat, Layout, Variables},
-    place::Target,
     template::Template,
 };
 

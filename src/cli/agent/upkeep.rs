@@ -33,11 +33,13 @@ use super::{
     command::{self, Output},
     format::data_of,
     history::{Failure, History, Outcome, Step},
-    place::{FileDigest, FileStamp, Target},
     settings::{FileContent, FileSettings, WhenAbsent},
     verdicts::uses,
 };
-use crate::cli::current::{config_path, definition_path};
+use crate::cli::{
+    current::{config_path, definition_path},
+    place::{FileDigest, FileStamp, Target},
+};
 
 /// The first pause before a failed command is retried; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);

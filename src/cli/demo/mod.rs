@@ -35,6 +35,7 @@ use super::{
     context::{Context, Contexts},
     output::{line, say},
     plan::ApplyPlan,
+    secret_source::{IfAbsent, SecretArgs},
 };
 use nodes::{DemoSettings, Nodes};
 
@@ -58,9 +59,21 @@ pub(super) struct DemoArgs {
     /// Use TLS, with certificates generated for this demo
     #[arg(long)]
     tls: bool,
-    /// The port of the first node; the other nodes use the ports 10 and 20 above it. A busy port is skipped
+    /// The number of nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=5), value_name = "N")]
+    nodes: u16,
+    /// The port of the first node; the ports of the other nodes are 10 apart. A busy port is skipped
     #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(1024..=65_000), value_name = "PORT")]
     port: u16,
+    /// `json`, for programs: print the URLs and the access key as one line of JSON when the nodes are ready, and save no context. If stdin is a pipe, the demo ends when it is closed
+    #[arg(short, long, value_parser = ["json"], value_name = "FORMAT")]
+    output: Option<String>,
+}
+
+impl DemoArgs {
+    fn is_for_programs(&self) -> bool {
+        self.output.is_some()
+    }
 }
 
 /// Ends this process when its parent ends.
@@ -90,17 +103,38 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
             _ = interrupt.recv() => Ok(()),
             _ = terminate.recv() => Ok(()),
             _ = hangup.recv() => Ok(()),
+            () = end_of_input(), if args.is_for_programs() => Ok(()),
         };
         demo.end(args.keep.is_some()).await;
         result
     });
-    if args.keep.is_none() {
+    let left = if args.keep.is_none() {
         fs::remove_dir_all(&folder).map_err(failed)?;
-        say("the demo stopped; its data are deleted");
+        "deleted".into()
     } else {
-        say(format_args!("the demo stopped; its data are in {}", folder.display()));
+        format!("in {}", folder.display())
+    };
+    if !args.is_for_programs() {
+        say(format_args!("the demo stopped; its data are {left}"));
     }
     done
+}
+
+/// Waits until a pipe at stdin is closed: the program that started the demo has ended, even if it was killed.
+async fn end_of_input() {
+    let mode =
+        rustix::fs::fstat(std::io::stdin()).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
+    if !matches!(mode, Ok(rustix::fs::FileType::Fifo | rustix::fs::FileType::Socket)) {
+        return std::future::pending().await;
+    }
+    let (sender, ended) = tokio::sync::oneshot::channel();
+    // A thread of its own: nothing can interrupt a read of stdin.
+    std::thread::spawn(move || {
+        // An error is an end, too.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = sender.send(());
+    });
+    let _ = ended.await;
 }
 
 /// The parts to clean up at the end.
@@ -114,7 +148,7 @@ struct Demo {
 impl Demo {
     async fn run(&mut self, args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
         let begin = Instant::now();
-        let settings = DemoSettings::find_or_make(folder, args.port, args.tls)?;
+        let settings = DemoSettings::find_or_make(folder, args.nodes, args.port, args.tls)?;
         let authority = settings.authority(folder);
         let options = Options {
             urls: settings.urls(),
@@ -135,18 +169,24 @@ impl Demo {
         if !args.no_sample && !settings.is_loaded {
             let wanted = sample::manifests();
             (definitions, configs) = (wanted.definitions.len(), wanted.configs.len());
-            let plan = ApplyPlan::new(&client, &wanted, false).await?;
+            let plan =
+                ApplyPlan::new(&client, &wanted, false, (&SecretArgs::default(), IfAbsent::Fail)).await?;
             execute(&client, plan, true, &WayArgs::default()).await?;
             settings.remember_loaded(folder)?;
         }
+        if args.is_for_programs() {
+            line(json!({ "urls": settings.urls(), "key": settings.key, "ca_file": authority }))?;
+            return self.watch_elections(&options, None).await;
+        }
         self.save_context(&settings, authority.as_deref());
         let status = client.send(Request::get("/api/v1/cluster")).await?.data()?;
+        let nodes = if args.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", args.nodes) };
         line(format_args!(
-            "3 nodes up in {seconds:.1} s · leader node {} (term {}) · {definitions} definitions, {configs} configs loaded",
+            "{nodes} up in {seconds:.1} s · leader node {} (term {}) · {definitions} definitions, {configs} configs loaded",
             status["leader_id"], status["term"],
         ))?;
         self.greet(&settings, authority.as_deref(), args.keep.is_some())?;
-        self.watch_elections(&options, &status).await
+        self.watch_elections(&options, Some(&status)).await
     }
 
     /// Prints the addresses, the access key and commands to try.
@@ -190,14 +230,22 @@ impl Demo {
         }
     }
 
-    /// Prints a line for each election and each node that exits; returns only if no node runs.
-    async fn watch_elections(&mut self, options: &Options, status: &Value) -> Result<(), Failure> {
+    /// Prints a line for each election after `status` and each node that exits, and without it nothing; returns only if
+    /// no node runs.
+    async fn watch_elections(&mut self, options: &Options, status: Option<&Value>) -> Result<(), Failure> {
+        let Some(nodes) = &mut self.nodes else { return Ok(()) };
+        let Some(status) = status else {
+            while nodes.any_runs() {
+                sleep(POLL_PAUSE).await;
+                nodes.ended()?.into_iter().for_each(say);
+            }
+            return Err(Failure::Failed("all nodes have exited".into()));
+        };
         let mut known = (status["leader_id"].clone(), status["term"].as_u64());
         let mut clients = Vec::new();
         for url in &options.urls {
             clients.push(Client::new(Options { urls: vec![url.clone()], ..options.clone() })?);
         }
-        let Some(nodes) = &mut self.nodes else { return Ok(()) };
         loop {
             sleep(POLL_PAUSE).await;
             for text in nodes.ended()? {

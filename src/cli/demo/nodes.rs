@@ -18,7 +18,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::cli::{cert, connection::Failure};
 
-const NODES: u16 = 3;
 /// How far the ports of two nodes are apart.
 const PORT_STEP: u16 = 10;
 /// Time limit for a graceful shutdown of the nodes.
@@ -72,7 +71,7 @@ impl DemoSettings {
     }
 
     /// The settings of the demo in the folder, or new ones.
-    pub(super) fn find_or_make(folder: &Path, port: u16, has_tls: bool) -> Result<Self, Failure> {
+    pub(super) fn find_or_make(folder: &Path, nodes: u16, port: u16, has_tls: bool) -> Result<Self, Failure> {
         let file = Self::file(folder);
         match fs::read(&file) {
             Ok(bytes) => {
@@ -82,13 +81,18 @@ impl DemoSettings {
                     let text = format!("the demo in {} was created without --tls", folder.display());
                     return Err(Failure::Usage(text));
                 }
+                if usize::from(nodes) != read.ports.len() {
+                    let made = read.ports.len();
+                    let text = format!("the demo in {} was created with --nodes {made}", folder.display());
+                    return Err(Failure::Usage(text));
+                }
                 return Ok(read);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Failure::Failed(format!("{}: {error}", file.display()))),
         }
         let random = || format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-        let ports = free_ports(port)?;
+        let ports = free_ports(nodes, port)?;
         let key = format!("demo_{}", random());
         let made = Self { key, secret: random(), ports, has_tls, is_loaded: false };
         if has_tls {
@@ -139,7 +143,7 @@ impl DemoSettings {
 }
 
 /// Two ports for each node, skipping busy ones.
-fn free_ports(first: u16) -> Result<Vec<NodePorts>, Failure> {
+fn free_ports(nodes: u16, first: u16) -> Result<Vec<NodePorts>, Failure> {
     // The listeners stay open until all ports are found, so that no two are the same.
     let mut held = Vec::new();
     let mut take = |from: u16| {
@@ -152,7 +156,7 @@ fn free_ports(first: u16) -> Result<Vec<NodePorts>, Failure> {
         Err(Failure::Failed(format!("no free port from {from} on")))
     };
     let mut ports = Vec::new();
-    for node in 0..NODES {
+    for node in 0..nodes {
         let own = first.saturating_add(node * PORT_STEP);
         let api = take(own)?;
         let peer = take(own.saturating_add(1).max(api.saturating_add(1)))?;
@@ -306,7 +310,7 @@ mod tests {
     fn a_port_that_is_busy_is_passed_over() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let busy = listener.local_addr().unwrap().port().min(60_000);
-        let ports = free_ports(busy).unwrap();
+        let ports = free_ports(3, busy).unwrap();
         let all: std::collections::BTreeSet<u16> =
             ports.iter().flat_map(|ports| [ports.api, ports.peer]).collect();
         assert_eq!((ports.len(), all.len()), (3, 6));

@@ -4,14 +4,17 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Write as _},
+    io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::connection::Failure;
+use crate::cli::{
+    connection::Failure,
+    place::{StagedFile, Target, followed},
+};
 
 /// The format of the file.
 const FORMAT: u32 = 1;
@@ -32,6 +35,11 @@ impl Position {
             (Some(one), Some(other)) => one == other,
             (None, _) | (_, None) => true,
         }
+    }
+
+    /// The id of the cluster, empty if it is not known.
+    pub(super) fn cluster(&self) -> &str {
+        self.cluster.as_deref().unwrap_or_default()
     }
 }
 
@@ -54,11 +62,13 @@ impl PositionFile {
     /// Takes a file, which need not exist.
     pub(super) fn hold(path: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| named(path, &error);
+        // The lock is beside the file itself, whatever links lead to it.
+        let real = followed(path);
         // It stays: without it, two processes could each lock a file of this name.
-        let lock = File::options().create(true).append(true).mode(0o600).open(beside(path, ".lock"));
+        let lock = File::options().create(true).append(true).mode(0o600).open(beside(&real, ".lock"));
         let lock = lock.map_err(failed)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: real, _lock: lock }),
             Err(TryLockError::WouldBlock) => {
                 Err(named(path, &"another `concord notify` uses this file: give each its own"))
             }
@@ -89,18 +99,17 @@ impl PositionFile {
     pub(super) fn write(&self, position: &Position) -> Result<(), Failure> {
         let stored = Stored { concord_notify: FORMAT, position: position.clone() };
         let text = serde_json::to_string(&stored).map_err(|error| error.to_string())?;
-        let new = beside(&self.path, ".new");
-        let write = || {
-            let mut file = File::options().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-            writeln!(file, "{text}")?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)?;
-            // The name is durable once its folder is.
-            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(|error| named(&self.path, &error))
+        let target = Target::private(&self.path);
+        let written = target.stage(format!("{text}\n").as_bytes()).and_then(StagedFile::publish);
+        written.map_err(|error| named(&self.path, &error))
     }
+}
+
+/// Makes the name of a file durable.
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+    let path = followed(path);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// The path with this behind its name.
@@ -110,7 +119,8 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-fn named(path: &Path, error: &impl ToString) -> Failure {
+/// A failure that names the file.
+pub(super) fn named(path: &Path, error: &impl ToString) -> Failure {
     Failure::Failed(format!("{}: {}", path.display(), error.to_string()))
 }
 

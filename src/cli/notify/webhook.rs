@@ -1,20 +1,27 @@
 //! Requests to the webhook.
 //!
-//! **Invariants:** a message is posted again until the webhook answers 2xx. No request lasts longer than its time limit,
-//! and none goes to another address: a redirect is a failure. Neither the URL nor a header is printed, because both may
-//! be secrets.
+//! **Invariants:** a message is posted again until the webhook answers 2xx, or until it has rejected the message for good a
+//! given number of times. No request lasts longer than its time limit, and none goes to another address: a redirect is a
+//! failure. Neither the URL nor a header is printed, because both may be secrets.
 
 use std::{error::Error as _, fmt::Display, fs, path::PathBuf, time::Duration};
 
+use bytes::Bytes;
 use clap::Args;
 use concord_client::Tls;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::RETRY_AFTER};
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
 use reqwest::Url;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::signature::Secrets;
 use crate::cli::{
     connection::Failure,
+    env::parse_date,
     output::{note, printable, say},
 };
 
@@ -31,6 +38,12 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 const ANSWER_MAX: usize = 200;
 /// The header with the id of a message.
 const ID: HeaderName = HeaderName::from_static("x-concord-event");
+/// The headers of Standard Webhooks.
+const SIGNED_ID: HeaderName = HeaderName::from_static("webhook-id");
+const SIGNED_AT: HeaderName = HeaderName::from_static("webhook-timestamp");
+const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+/// Statuses with which a webhook rejects every event, because of its address or its headers, or one event for now.
+const NOT_OF_THE_EVENT: [u16; 9] = [401, 403, 404, 405, 407, 408, 410, 425, 429];
 
 #[derive(Debug, Args)]
 pub(super) struct WebhookArgs {
@@ -51,6 +64,10 @@ pub(super) struct WebhookArgs {
     /// CA certificates to verify the webhook with, in PEM [default: the CAs that this machine trusts]
     #[arg(long, value_name = "FILE")]
     webhook_cacert: Option<PathBuf>,
+    /// File with secrets, a `whsec_…` in each line, to sign the requests as Standard Webhooks; with several, a request has a
+    /// signature by each
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
 }
 
 /// A webhook.
@@ -59,12 +76,31 @@ pub(super) struct Webhook {
     http: reqwest::Client,
     url: Url,
     headers: HeaderMap,
+    secrets: Option<Secrets>,
+}
+
+/// A message as it is posted, the same in each attempt.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Letter {
+    /// By it a receiver knows that it has the message already. Visible ASCII characters.
+    pub(super) id: String,
+    pub(super) content_type: String,
+    pub(super) body: Box<RawValue>,
 }
 
 /// Why a request failed, and how long the webhook asks to be left alone.
 struct Refused {
     why: String,
     pause: Option<Duration>,
+    /// Whether the webhook will reject this message again, and perhaps no other.
+    is_for_good: bool,
+}
+
+impl Refused {
+    /// Not by the webhook, or not because of the message.
+    fn by_chance(why: String) -> Self {
+        Self { why, pause: None, is_for_good: false }
+    }
 }
 
 impl Webhook {
@@ -89,19 +125,26 @@ impl Webhook {
             .timeout(TIMEOUT)
             .build()
             .map_err(|error| Failure::Usage(causes(error)))?;
-        let headers = args.headers.as_ref().map_or_else(
-            || Ok(HeaderMap::new()),
-            |path| {
-                headers(&read(path)?).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
-            },
-        )?;
-        Ok(Self { http, url, headers })
+        let headers = parsed(args.headers.as_ref(), headers)?.unwrap_or_default();
+        let secrets = parsed(args.secret_file.as_ref(), Secrets::parse)?;
+        Ok(Self { http, url, headers, secrets })
     }
 
-    /// Posts a message until the webhook takes it, or until this moment.
-    pub(super) async fn post(&self, id: &str, body: &Value, until: Option<Instant>) -> Result<(), Failure> {
-        let (body, mut pauses) = (body.to_string(), Pauses::new());
-        while let Err(Refused { why, pause }) = self.attempt(id, &body).await {
+    /// Posts a message until the webhook takes it, or until this moment. If it has rejected the message for good this
+    /// often, returns why.
+    pub(super) async fn post(
+        &self,
+        letter: &Letter,
+        rejections_max: Option<u32>,
+        until: Option<Instant>,
+    ) -> Result<Option<String>, Failure> {
+        let (body, mut pauses, mut rejections) =
+            (Bytes::from(letter.body.get().to_owned()), Pauses::new(), 0);
+        while let Err(Refused { why, pause, is_for_good }) = self.attempt(letter, &body).await {
+            rejections += u32::from(is_for_good);
+            if is_for_good && rejections_max.is_some_and(|most| rejections >= most) {
+                return Ok(Some(why));
+            }
             let text = format!("the webhook at {} did not take an event: {why}", self.shown());
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(Failure::Failed(format!("{text}; the next run posts it again")));
@@ -112,19 +155,17 @@ impl Webhook {
         if pauses.has_warned() {
             note(format_args!("the webhook at {} takes events again", self.shown()));
         }
-        Ok(())
+        Ok(None)
     }
 
-    async fn attempt(&self, id: &str, body: &str) -> Result<(), Refused> {
-        let refused = |why| Refused { why, pause: None };
-        let request = self.http.post(self.url.clone()).header("content-type", "application/json");
-        let id = HeaderValue::from_str(id).map_err(|error| refused(error.to_string()))?;
-        let request = request.header(ID, id).headers(self.headers.clone()).body(body.to_owned());
+    async fn attempt(&self, letter: &Letter, body: &Bytes) -> Result<(), Refused> {
+        let headers = self.headers_of(letter, body).map_err(|error| Refused::by_chance(error.to_string()))?;
+        let request = self.http.post(self.url.clone()).headers(headers).body(body.clone());
         let sent = timeout(TIMEOUT, request.send()).await;
         let mut response = match sent {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(refused(causes(error.without_url()))),
-            Err(_) => return Err(refused("it did not answer in time".into())),
+            Ok(Err(error)) => return Err(Refused::by_chance(causes(error.without_url()))),
+            Err(_) => return Err(Refused::by_chance("it did not answer in time".into())),
         };
         let status = response.status();
         // A small answer is read, so that the connection serves the next event.
@@ -132,20 +173,38 @@ impl Webhook {
         if status.is_success() {
             return Ok(());
         }
-        let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let pause = asked.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
+        let pause = response.headers().get(RETRY_AFTER).and_then(|value| pause_of(value.to_str().ok()?));
+        let is_for_good = status.is_client_error() && !NOT_OF_THE_EVENT.contains(&status.as_u16());
         if status.is_redirection() {
             let why = format!("{status}: it redirects to another address, and no event is posted there");
-            return Err(Refused { why, pause });
+            return Err(Refused { why, pause, is_for_good });
         }
         let answer = answer.ok().and_then(Result::ok).flatten().unwrap_or_default();
         let answer: String = String::from_utf8_lossy(&answer).chars().take(ANSWER_MAX).collect();
-        let why = match (answer.trim(), status) {
-            ("", status) => status.to_string(),
-            (answer, StatusCode::OK) => answer.to_owned(),
-            (answer, status) => format!("{status}: {}", printable(answer)),
+        let why = match answer.trim() {
+            "" => status.to_string(),
+            answer => format!("{status}: {}", printable(answer)),
         };
-        Err(Refused { why, pause })
+        Err(Refused { why, pause, is_for_good })
+    }
+
+    /// The headers of an attempt.
+    fn headers_of(
+        &self,
+        letter: &Letter,
+        body: &[u8],
+    ) -> Result<HeaderMap, http::header::InvalidHeaderValue> {
+        let mut headers = self.headers.clone();
+        headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_str(&letter.content_type)?);
+        let id = HeaderValue::from_str(&letter.id)?;
+        headers.insert(ID, id.clone());
+        if let Some(secrets) = &self.secrets {
+            let at = concord_service::now().0 / 1_000_000;
+            headers.insert(SIGNED_ID, id);
+            headers.insert(SIGNED_AT, at.into());
+            headers.insert(SIGNATURE, HeaderValue::from_str(&secrets.sign(&letter.id, at, body))?);
+        }
+        Ok(headers)
     }
 
     /// The address without what may be a secret: user, path and query.
@@ -187,6 +246,21 @@ impl Pauses {
     }
 }
 
+/// How long a header `Retry-After` asks to wait: seconds, or until a date.
+fn pause_of(text: &str) -> Option<Duration> {
+    let until = || parse_date(text).map(|date| date.0.saturating_sub(concord_service::now().0));
+    text.trim().parse().ok().map(Duration::from_secs).or_else(|| until().map(Duration::from_micros))
+}
+
+/// What a file says, if one is given; an error names the file.
+fn parsed<T>(
+    path: Option<&PathBuf>,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, Failure> {
+    let named = |path: &PathBuf, error: String| Failure::Usage(format!("{}: {error}", path.display()));
+    path.map(|path| parse(&read(path)?).map_err(|error| named(path, error))).transpose()
+}
+
 /// The text of a file.
 pub(in crate::cli) fn read(path: &PathBuf) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
@@ -224,7 +298,8 @@ mod tests {
 
     fn webhook(url: &str) -> Result<Webhook, Failure> {
         let webhook = Some(url.to_owned());
-        Webhook::new(&WebhookArgs { webhook, webhook_file: None, headers: None, webhook_cacert: None })
+        let (webhook_file, headers, webhook_cacert, secret_file) = (None, None, None, None);
+        Webhook::new(&WebhookArgs { webhook, webhook_file, headers, webhook_cacert, secret_file })
     }
 
     #[test]
@@ -235,6 +310,14 @@ mod tests {
             let text = webhook(bad).unwrap_err().into_text();
             assert!(!text.contains("secret"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_pause_is_a_number_of_seconds_or_ends_at_a_date() {
+        assert_eq!(pause_of(" 7 "), Some(Duration::from_secs(7)));
+        assert_eq!(pause_of("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+        assert!(pause_of("Mon, 21 Oct 2120 07:28:00 GMT").is_some_and(|pause| pause > PAUSE_MAX));
+        assert_eq!(pause_of("soon"), None);
     }
 
     #[test]

@@ -168,9 +168,15 @@ fn a_follower_that_misses_a_change_or_receives_one_twice_is_found() {
     };
     let both = json!([change(D, Some("v3")), change(A, Some("v2"))]);
     let all = [(5, json!([change(A, Some("v1"))])), (7, both.clone()), (9, json!([change(A, None)]))];
-    let violation_count = |events: &[(u64, Value)]| watched(&right(), 5, events).len();
+    let violation_count = |events: &[(u64, Value)]| watched(&right(), &(5..=9), events).len();
     assert_eq!(violation_count(&all), 0);
-    assert_eq!(watched(&right(), 6, &all[1..]).len(), 0);
+    assert_eq!(watched(&right(), &(6..=9), &all[1..]).len(), 0);
+    assert_eq!(violation_count(&all[..2]), 1);
+    // What arrives after the end may have been received or not.
+    for events in [&all[..], &all[..2]] {
+        assert_eq!(watched(&right().until(8), &(5..=8), events).len(), 0);
+    }
+    assert_eq!(watched(&right().until(8), &(5..=8), &all[..1]).len(), 1);
     assert_eq!(violation_count(&all[1..]), 1);
     assert_eq!(violation_count(&[&all[..], &all[2..]].concat()), 2, "again, and not in order");
     assert_eq!(violation_count(&[all[1].clone(), all[0].clone(), all[2].clone()]), 1);

@@ -1,7 +1,7 @@
 // A program of somebody who installed the package, in JavaScript: what the cache of the other program stored answers
 // without a node.
-import { Concord } from "concord-client";
-import { fileStorage } from "concord-client/node";
+import { Concord } from "concord-config-client";
+import { fileStorage } from "concord-config-client/node";
 
 const concord = new Concord({ urls: "http://127.0.0.1:9", key: "any" });
 const cache = await concord.cache("newcomer", { storage: fileStorage("newcomer-cache.json") }).ready({ timeoutMs: 100 });

@@ -1,7 +1,7 @@
 // A program of somebody who installed the package: compiled with its types, then run. Its last lines are refused by the
 // compiler if the types are right.
-import { Concord, InvalidError, NotFoundError, op, type Config, type Source } from "concord-client";
-import { fileStorage } from "concord-client/node";
+import { Concord, InvalidError, NotFoundError, op, type Config, type Source } from "concord-config-client";
+import { fileStorage } from "concord-config-client/node";
 
 interface Limit { plan: "free" | "pro"; quota?: number }
 

@@ -230,8 +230,10 @@ class CacheCore:
         error.source, error.age_s = source, age_s
         raise error
 
-    @staticmethod
-    def _value(found: Config, source: str, revision: int, age_s: float) -> Value:
+    def _value(self, found: Config, source: str, revision: int, age_s: float) -> Value:
+        if (found.definition, found.key) in self.unreadable:
+            # There is a newer version: nobody knows how long this one has not been the newest.
+            source, age_s = CACHE if source == LIVE else source, float("inf")
         return Value(
             found.definition, found.key, found.data, source, found.node, found.revision, found.modified_at, revision,
             age_s, found.redacted, found.variant,
@@ -306,10 +308,10 @@ class CacheCore:
                 if not is_current or self.clock() - self._listed_at >= _RELIST_S:
                     yield from self._list()
                     is_current = True
-                yield from self._step()
-                if self.error is not None:
-                    log.info("the cache is confirmed again, at revision %d", self.revision)
-                self.error, pause_s = None, _PAUSE_FIRST_S
+                if (yield from self._step()):
+                    if self.error is not None:
+                        log.info("the cache is confirmed again, at revision %d", self.revision)
+                    self.error, pause_s = None, _PAUSE_FIRST_S
                 yield from self._save(is_last=False)
             except Exception as error:
                 # Whatever it is, it does not end the one that follows.
@@ -351,8 +353,8 @@ class CacheCore:
             self._tell(state)
         self.on_progress()
 
-    def _step(self) -> Flow[None]:
-        """Confirms the copy, and waits for changes."""
+    def _step(self) -> Flow[bool]:
+        """Confirms the copy, and waits for changes. Whether it was confirmed."""
         revision, sent_at = yield from self.following.confirm()
         while self.following.position < revision:
             before = self.following.position
@@ -360,10 +362,11 @@ class CacheCore:
             if self.following.position == before:
                 # It must not be asked without an end, whatever the reason.
                 yield Pause(_PAUSE_FIRST_S)
-                return
+                return False
         self.confirmed_at = sent_at
         self.on_progress()
         yield from self._poll(self.poll_s)
+        return True
 
     def _poll(self, wait_s: int) -> Flow[None]:
         events = yield from self.following.poll(wait_s)

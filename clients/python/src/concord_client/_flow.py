@@ -22,7 +22,7 @@ from ._json import loads
 T = TypeVar("T")
 
 RESEND_WINDOW_S = 15.0
-"""How long after a copy of unknown outcome the request is sent again.
+"""How long after the first copy of unknown outcome was sent the request is sent again.
 
 A cluster remembers what it decided for at least 45 seconds, and a node works on a request for at most 30.
 """
@@ -200,7 +200,7 @@ def call(
         if pause_s:
             yield Pause(pause_s)
             continue
-        sent_at = context.clock()
+        sent_at = attempts.sent_at = context.clock()
         reply: Union[Response, Failure] = yield Send(node, attempts.request, allowed_s, attempts.left_s())
         if isinstance(reply, Failure):
             attempts.failed(node, reply.text, request.is_write and reply.may_be_applied)
@@ -225,6 +225,10 @@ class _Attempts:
         self.first, self.made = context.preferred, 0
         self.pause_s, self.asked_s, self.has_paused = _PAUSE_FIRST_S, 0.0, False
         self.told: List[str] = []
+        self.sent_at = 0.0
+        """When the last copy was sent."""
+        self.resend_until = float("inf")
+        """Until when another copy may be sent."""
         self.is_unknown = False
         self.limited: Optional[ApiError] = None
 
@@ -235,17 +239,19 @@ class _Attempts:
             self.has_paused = True
             pause_s = max(self.pause_s * (0.5 + context.jitter() / 2), self.asked_s)
             self.pause_s, self.asked_s = min(self.pause_s * 2, _PAUSE_MAX_S), 0.0
-            if context.clock() + pause_s + _ATTEMPT_MIN_S >= self.deadline:
+            if context.clock() + pause_s + _ATTEMPT_MIN_S >= min(self.deadline, self.resend_until):
                 raise self.given_up()
             return "", 0.0, pause_s
         left_s = self.deadline - context.clock()
-        if left_s <= 0 or (self.made and left_s < _ATTEMPT_MIN_S):
+        if left_s <= 0 or (self.made and left_s < _ATTEMPT_MIN_S) or context.clock() >= self.resend_until:
             raise self.given_up()
         self.has_paused = False
         node = context.nodes[(self.first + self.made) % count]
         self.made += 1
         # A node that hangs must not take the time that the others need.
         may_go_on = not self.request.is_write or self.request.idempotency_key is not None
+        # The last copy of a write that may be sent has the time that is left.
+        may_go_on = may_go_on and context.clock() + self.attempt_s < self.resend_until
         return node, min(left_s, self.attempt_s) if may_go_on else left_s, 0.0
 
     def left_s(self) -> float:
@@ -258,14 +264,15 @@ class _Attempts:
             return
         if not self.is_unknown:
             self.is_unknown = True
-            self.deadline = min(self.deadline, self.context.clock() + RESEND_WINDOW_S)
+            # From the sending on: by the time that a loss is noticed, the cluster may have forgotten.
+            self.resend_until = self.sent_at + RESEND_WINDOW_S
         if self.request.idempotency_key is None:
             raise self.given_up()
 
     def judged(self, node: str, reply: Response, sent_at: float) -> Optional[Answer]:
         """The answer, or none when the request is to be sent again."""
         is_write = self.request.is_write
-        if reply.status == 304 or 200 <= reply.status < 300:
+        if (reply.status == 304 and not is_write) or 200 <= reply.status < 300:
             return self.succeeded(node, reply, sent_at)
         try:
             body = loads(reply.body)
@@ -296,7 +303,8 @@ class _Attempts:
 
     def succeeded(self, node: str, reply: Response, sent_at: float) -> Optional[Answer]:
         data = None
-        if self.request.sink is None and reply.body:
+        # A write is answered with a body: an empty one is that of something between.
+        if self.request.sink is None and (reply.body or (self.request.is_write and reply.status != 304)):
             try:
                 body = loads(reply.body)
                 data = body["data"] if isinstance(body, dict) and "data" in body else body
@@ -321,10 +329,14 @@ class _Attempts:
     def is_decision(self, error: ApiError) -> bool:
         """Whether the cluster has decided this refusal for all copies of the request, and remembers it.
 
-        What is said of the request itself, of the caller's rights, or of a freeze, says nothing of an earlier copy.
+        What is said of the request itself, of the caller's rights, or of a freeze, says nothing of an earlier copy. Nor
+        does what is said of a change request: the cluster stores no refusal of it.
         """
+        target = self.request.target
+        if target.startswith("/api/v1/change_request/"):
+            return False
         if error.code == "definition_not_found":
-            return self.request.method == "PATCH" or self.request.target.startswith("/api/v1/batch")
+            return self.request.method == "PATCH" or target.startswith("/api/v1/batch")
         return error.code in (
             "config_exists",
             "config_not_found",

@@ -95,8 +95,8 @@ class Following:
         """The id of the cluster that the position is of, where a node has told it."""
 
     def state(self) -> Flow[Tuple[State, float]]:
-        """All that there is, and when it was asked for."""
-        while True:
+        """All that there is, and when it was asked for. Raises `Unavailable` when it breaks off at each node."""
+        for _ in self.context.nodes:
             sink = StateSink()
             request = read(f"{ROOT}/watch", [*self.params, ("initial", "true")], sink=sink, accept="text/event-stream")
             answer = yield from call(
@@ -118,18 +118,19 @@ class Following:
             # It broke off half-way: another node, from the beginning.
             self.context.preferred = (self.context.preferred + 1) % len(self.context.nodes)
             yield Pause(_PAUSE_FIRST_S)
+        raise Unavailable("the state broke off at each node")
 
     def poll(self, wait_s: int) -> Flow[List[Event]]:
         """The changes after the position; none when none came in time."""
         params = [*self.params, *self.prev, ("from", str(self.position + 1)), ("wait", str(wait_s))]
         timeout_s = wait_s + self.context.timeout_s
         answer = yield from call(self.context, read(f"{ROOT}/changes", params), timeout_s, wait_s + _GRACE_S)
-        if answer.status == 304 and self.context.clock() - answer.sent_at < min(wait_s, _EARLY_S):
-            # Something between has not waited. Asking again at once would be a storm.
-            yield Pause(_EARLY_S)
         following = self._next_from(answer)
         listed = [] if answer.status == 304 else expect(answer, dict)["events"]
         events = [records.event(each, answer.node) for each in listed if each["revision"] > self.position]
+        if not events and self.context.clock() - answer.sent_at < min(wait_s, _EARLY_S):
+            # Something between has not waited. Asking again at once would be a storm.
+            yield Pause(_EARLY_S)
         self.position = max(self.position, following - 1)
         return events
 
@@ -176,6 +177,9 @@ class Following:
                 if not initial or not is_begun:
                     raise
                 is_begun = False
+                # What is expired at once again would be read without an end.
+                yield Pause(pause_s * (0.5 + self.context.jitter() / 2))
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
                 continue
             except (Unavailable, RateLimited):
                 # Nobody answers. The changes are retained; they come when somebody does.

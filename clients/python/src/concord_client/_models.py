@@ -254,7 +254,8 @@ def schema_of(model: Any) -> Dict[str, Any]:
     try:
         import pydantic  # noqa: PLC0415
     except ImportError as error:
-        raise ModelError("the schema of a dataclass needs pydantic: pip install 'concord-client[pydantic]'") from error
+        needed = "the schema of a dataclass needs pydantic: pip install 'concord-config-client[pydantic]'"
+        raise ModelError(needed) from error
 
     return pydantic.TypeAdapter(cast(Any, model)).json_schema(by_alias=True, schema_generator=_generator())
 

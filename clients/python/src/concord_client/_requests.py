@@ -22,7 +22,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,254}")
 _OPERATOR = re.compile(r"(.*[^\\])\[([a-z]+)\]")
 _PARAMETERS_OF_LISTS = frozenset(
     ("page", "limit", "sort_by", "sort_order", "search", "consistency", "max_staleness_ms", "min_revision", "cursor")
-).union(("include", "fields", "revision", "pretty", "upsert", "definition", "from", "initial", "prev", "wait"))
+).union(("include", "fields", "revision", "pretty", "raw", "upsert", "definition", "from", "initial", "prev", "wait"))
 
 Filters = Mapping[str, Any]
 Params = List[Tuple[str, str]]

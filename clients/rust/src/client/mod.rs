@@ -38,6 +38,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long an idle connection is kept: less than a node keeps it (75 s), so that no request is sent on a connection that
 /// the node is closing. The outcome of such a write would be unknown.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long after the first copy of unknown outcome was sent the request is sent again: the cluster remembers what it
+/// decided for at least 45 seconds, and a node works on a request for at most 30.
+const RESEND_WINDOW: Duration = Duration::from_secs(15);
+/// How long a copy of a write may take while another one may be sent.
+const WRITE_ATTEMPT: Duration = Duration::from_secs(5);
 /// A stream without data for this long is dead: two and a half heartbeats of a watch.
 pub(crate) const SILENCE: Duration = Duration::from_secs(25);
 
@@ -374,7 +379,7 @@ impl Client {
         let key = self.idempotency_key(&request);
         check_headers(&request, key.as_deref())?;
         let mut attempts = Attempts::new(self, &request, deadline);
-        attempts.has_key = key.is_some();
+        attempts.key.clone_from(&key);
         loop {
             let (base, left) = attempts.next().await?;
             let id = self.request_id();
@@ -387,12 +392,17 @@ impl Client {
                 }
             };
             let silence = Silence { each: left, deadline };
-            if !response.status().is_success() && response.status() != StatusCode::NOT_MODIFIED {
+            let is_unchanged = response.status() == StatusCode::NOT_MODIFIED && request.is_read();
+            if !response.status().is_success() && !is_unchanged {
                 attempts.failed(refused(&url, response, id, &request, silence).await)?;
                 continue;
             }
             let (status, headers) = (response.status(), response.headers().clone());
             match body_of(&mut response, silence).await {
+                Ok(body) if !request.is_read() && !is_object(&body) => {
+                    let text = format!("{url}: {status} with a body that is not of a node");
+                    attempts.failed(Failed::Unclear(text))?;
+                }
                 Ok(body) => {
                     attempts.remember();
                     self.warn(&headers);
@@ -528,6 +538,11 @@ async fn body_of(response: &mut reqwest::Response, silence: Silence) -> Result<b
     }
 }
 
+/// Whether a body is an object of JSON, as that of each response to a write. Nothing of it is kept.
+fn is_object(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}
+
 /// The refusal of a node, with the pause that it asks for.
 async fn refused(
     url: &str,
@@ -539,24 +554,28 @@ async fn refused(
     let status = response.status();
     let pause = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
     let pause = pause.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+    let tag = response.headers().get("etag").filter(|_| status == StatusCode::PRECONDITION_FAILED);
+    let current_revision = tag.and_then(|tag| tag.to_str().ok()?.trim_matches('"').parse().ok());
     let text = match body_of(&mut response, silence).await {
         Ok(body) => String::from_utf8_lossy(&body).into_owned(),
         Err(text) => return Failed::Unclear(format!("{url}: {text}")),
     };
-    let refusal = Box::new(Refusal::new(url, status, id, &text));
-    // A proxy that lost the node knows nothing of the outcome, and may answer 503 in its own words.
-    let is_of_node = refusal.body["errors"].as_array().is_some_and(|errors| !errors.is_empty());
+    let refusal = Box::new(Refusal { current_revision, ..Refusal::new(url, status, id, &text) });
+    // A proxy that lost the node knows nothing of the outcome. In its own words, only these say that it passed nothing on.
+    let is_listed = |name: &&str| refusal.body[name].as_array().is_some_and(|listed| !listed.is_empty());
+    // OFREP has words of its own for what is wrong.
+    let is_of_node = ["errors", "detail"].iter().any(is_listed) || refusal.body["errorCode"].is_string();
     let is_unknown = match status.as_u16() {
         500 | 502 | 504 => true,
-        503 => !request.is_read() && !is_of_node,
-        _ => false,
+        401 | 403 | 404 | 405 | 413 => false,
+        _ => !request.is_read() && !is_of_node,
     };
     if is_unknown { Failed::Unclear(refusal.to_string()) } else { Failed::Refused(refusal, pause) }
 }
 
 /// Whether the cluster's log decided an error for all attempts of a write, and stores it under their idempotency key. An
 /// error about the request itself, a permission, a freeze, or an index that is being built says nothing about another
-/// attempt.
+/// attempt. Nor does an error about a change request: the cluster stores none of them.
 fn is_verdict(refusal: &Refusal, request: &Request) -> bool {
     const CODES: [&str; 7] = [
         "config_exists",
@@ -568,8 +587,9 @@ fn is_verdict(refusal: &Refusal, request: &Request) -> bool {
         "unique_taken",
     ];
     let code = refusal.items.first().map_or("", |item| &item.code);
-    let is_computed = request.method == http::Method::PATCH || request.target().starts_with("/api/v1/batch");
-    CODES.contains(&code) || (code == "definition_not_found" && is_computed)
+    let is_computed = request.method == http::Method::PATCH || request.path.starts_with("/api/v1/batch");
+    let is_stored = CODES.contains(&code) || (code == "definition_not_found" && is_computed);
+    is_stored && !request.path.starts_with("/api/v1/change_request/")
 }
 
 /// The attempts of one request.
@@ -578,7 +598,8 @@ struct Attempts<'a> {
     request: &'a Request,
     begun: Instant,
     deadline: Instant,
-    has_key: bool,
+    /// The idempotency key.
+    key: Option<String>,
     /// How many there were.
     made: usize,
     first: usize,
@@ -586,8 +607,14 @@ struct Attempts<'a> {
     asked_pause: Duration,
     /// How the last attempt at each node ended, by its place.
     last: BTreeMap<usize, String>,
+    /// When the last copy was sent, at the earliest.
+    sent: Instant,
+    /// Until when another copy may be sent.
+    resend_until: Instant,
     /// Why an attempt may have been applied.
     unknown: Option<String>,
+    /// The last rejection, if it was for too many requests.
+    limited: Option<Box<Refusal>>,
 }
 
 impl<'a> Attempts<'a> {
@@ -602,13 +629,16 @@ impl<'a> Attempts<'a> {
             request,
             begun: Instant::now(),
             deadline,
-            has_key: false,
+            key: None,
             made: 0,
             first,
             pause: PAUSE_MIN,
             asked_pause: Duration::ZERO,
             last: BTreeMap::new(),
+            sent: Instant::now(),
+            resend_until: deadline + RESEND_WINDOW,
             unknown: None,
+            limited: None,
         }
     }
 
@@ -621,21 +651,31 @@ impl<'a> Attempts<'a> {
             }
             let jitter = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
             let pause = jitter.max(self.asked_pause);
-            if Instant::now() + pause + ATTEMPT_MIN >= self.deadline {
+            if Instant::now() + pause + ATTEMPT_MIN >= self.deadline.min(self.resend_until) {
                 return Err(self.given_up());
             }
             tokio::time::sleep(pause).await;
             self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
         let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || (self.made > 0 && left < ATTEMPT_MIN) {
+        if left.is_zero()
+            || (self.made > 0 && left < ATTEMPT_MIN)
+            || (self.unknown.is_some() && Instant::now() >= self.resend_until)
+        {
             return Err(self.given_up());
         }
         let place = (self.first + self.made) % nodes;
         self.made += 1;
         // A node that hangs may not take the time that the others need.
-        let may_go_on = (self.request.is_read() || self.has_key) && nodes > 1;
-        let share = if may_go_on { (left / 2).max(Duration::from_secs(1)).min(left) } else { left };
+        let may_go_on = (self.request.is_read() || self.key.is_some()) && nodes > 1;
+        self.sent = Instant::now();
+        let share = match (may_go_on, self.request.is_read()) {
+            (false, _) => left,
+            (true, true) => (left / 2).max(Duration::from_secs(1)).min(left),
+            // The last copy that may be sent has the time that is left.
+            (true, false) if self.sent + WRITE_ATTEMPT >= self.resend_until => left,
+            (true, false) => (left / 2).max(Duration::from_secs(1)).min(left).min(WRITE_ATTEMPT),
+        };
         Ok((&self.inner.urls[place], share))
     }
 
@@ -646,9 +686,16 @@ impl<'a> Attempts<'a> {
 
     fn given_up(&self) -> Error {
         match &self.unknown {
-            Some(text) => Error::Unknown(text.clone()),
-            None => Error::Unavailable(self.reasons()),
+            Some(text) => self.unknown(text.clone()),
+            None => match &self.limited {
+                Some(refusal) => Error::Refused(refusal.clone()),
+                None => Error::Unavailable(self.reasons()),
+            },
         }
+    }
+
+    fn unknown(&self, text: String) -> Error {
+        Error::Unknown { text, idempotency_key: self.key.clone() }
     }
 
     /// What each node said at last, or why it said nothing.
@@ -683,15 +730,20 @@ impl<'a> Attempts<'a> {
                 if is_read {
                     return Ok(());
                 }
-                self.unknown = Some(text);
+                if self.unknown.is_none() {
+                    // From the sending on: by the time that a loss is noticed, the cluster may have forgotten.
+                    self.resend_until = self.sent + RESEND_WINDOW;
+                }
+                (self.unknown, self.limited) = (Some(text), None);
                 // Without a key another copy would be another write.
-                if self.has_key { Ok(()) } else { Err(self.given_up()) }
+                if self.key.is_some() { Ok(()) } else { Err(self.given_up()) }
             }
             Failed::Refused(refusal, pause) => {
                 let status = refusal.status;
                 self.note(refusal.to_string());
-                let is_momentary =
-                    matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+                let is_limited = status == StatusCode::TOO_MANY_REQUESTS;
+                self.limited = is_limited.then(|| refusal.clone());
+                let is_momentary = is_limited || status == StatusCode::SERVICE_UNAVAILABLE;
                 if is_momentary && self.request.retry == Retry::UntilTimeout {
                     self.asked_pause = pause.unwrap_or_default();
                     return Ok(());
@@ -705,7 +757,7 @@ impl<'a> Attempts<'a> {
                 // Only a verdict of the log says what became of the copy whose outcome is not known.
                 match &self.unknown {
                     Some(text) if !is_verdict(&refusal, self.request) => {
-                        Err(Error::Unknown(format!("{text}; then {refusal}")))
+                        Err(self.unknown(format!("{text}; then {refusal}")))
                     }
                     _ => Err(Error::Refused(refusal)),
                 }

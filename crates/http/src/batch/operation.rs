@@ -6,14 +6,14 @@
 //! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, rejects the batch.
 
 use serde_json::Value;
-use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Schema, schema::OneOfBuilder};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder};
 
 use crate::{
     body::fields::{self, BodyFields, FieldType, KEY, array, constant, schema_of},
     configs::{self, ConfigCreation, ConfigData},
     definitions::{self, DefinitionBody, IndexesBody},
     history::RollbackBody,
-    openapi::schemas::{any_value, boolean, integer, reference, text},
+    openapi::schemas::{NamedSchema, any_value, boolean, integer, one_of, reference, text},
     schema::{ProtectionBody, SchemaBody, UniqueBody},
 };
 use concord_model::{
@@ -27,13 +27,19 @@ use concord_service::{Check, CheckCondition, NewProtection, NewUnique, Restored,
 /// One kind of operation.
 pub(crate) struct OperationType {
     pub(crate) name: &'static str,
+    /// The name of its schema.
+    component: &'static str,
     read: fn(&mut BodyFields) -> Write,
     /// What the document says of it, if its members do not say it.
     about: Option<&'static str>,
 }
 
-const fn named(name: &'static str, read: fn(&mut BodyFields) -> Write) -> OperationType {
-    OperationType { name, read, about: None }
+const fn named(
+    name: &'static str,
+    component: &'static str,
+    read: fn(&mut BodyFields) -> Write,
+) -> OperationType {
+    OperationType { name, component, read, about: None }
 }
 
 pub(super) const CREATE_DEFINITION: &str = "create_definition";
@@ -52,19 +58,24 @@ pub(super) const GET_CONFIG: &str = "get_config";
 
 /// All operations.
 pub(crate) static OPERATION_TYPES: [OperationType; 13] = [
-    named(CREATE_DEFINITION, create_definition),
-    named(SET_INDEXES, set_indexes),
-    named(DELETE_DEFINITION, delete_definition),
-    named(CREATE_CONFIG, create_config),
-    named(PUT_CONFIG, put_config),
-    named(PATCH_CONFIG, patch_config),
-    named(DELETE_CONFIG, delete_config),
-    named(ROLLBACK_CONFIG, rollback_config),
-    OperationType { name: CHECK_CONFIG, read: check_config, about: Some(CHECK) },
-    named(GET_CONFIG, get_config),
-    named(SET_SCHEMA, set_schema),
-    named(SET_UNIQUE, set_unique),
-    named(SET_PROTECTION, set_protection),
+    named(CREATE_DEFINITION, "CreateDefinitionOperation", create_definition),
+    named(SET_INDEXES, "SetIndexesOperation", set_indexes),
+    named(DELETE_DEFINITION, "DeleteDefinitionOperation", delete_definition),
+    named(CREATE_CONFIG, "CreateConfigOperation", create_config),
+    named(PUT_CONFIG, "PutConfigOperation", put_config),
+    named(PATCH_CONFIG, "PatchConfigOperation", patch_config),
+    named(DELETE_CONFIG, "DeleteConfigOperation", delete_config),
+    named(ROLLBACK_CONFIG, "RollbackConfigOperation", rollback_config),
+    OperationType {
+        name: CHECK_CONFIG,
+        component: "CheckConfigOperation",
+        read: check_config,
+        about: Some(CHECK),
+    },
+    named(GET_CONFIG, "GetConfigOperation", get_config),
+    named(SET_SCHEMA, "SetSchemaOperation", set_schema),
+    named(SET_UNIQUE, "SetUniqueOperation", set_unique),
+    named(SET_PROTECTION, "SetProtectionOperation", set_protection),
 ];
 
 const CHECK: &str = "one of `revision`, `absent` and `equals`; the last two are of the place that `pointer` names, or of \
@@ -83,26 +94,35 @@ pub(super) const BRANCH: FieldType<Vec<Write>> =
 /// The list `if` of a transaction.
 pub(super) const CONDITIONS: FieldType<Vec<Write>> = FieldType {
     read: |value, fields| fields.list(value, |item, fields| fields.object(item, condition)),
-    schema: |limits| {
-        let check = schema_of(limits, condition).description(Some(CHECK));
-        array(Schema::from(check), limits.batch_operations).min_items(Some(1)).into()
-    },
+    schema: |limits| array(reference("BatchCondition"), limits.batch_operations).min_items(Some(1)).into(),
 };
 
 fn operations(limits: &Limits) -> ArrayBuilder {
-    array(Schema::from(any_of(limits, OneOfBuilder::new(), |_| true)), limits.batch_operations)
+    array(reference("BatchOperation"), limits.batch_operations)
 }
 
-/// The operations that change something.
-pub(crate) fn changing(limits: &Limits, any: OneOfBuilder) -> OneOfBuilder {
-    any_of(limits, any, |name| ![CHECK_CONFIG, GET_CONFIG].contains(&name))
+/// The components that the bodies with operations refer to.
+pub(crate) fn components(limits: &Limits) -> Vec<NamedSchema> {
+    let each = OPERATION_TYPES.iter().map(|kind| -> NamedSchema {
+        let schema = with_op(kind.name, schema_of(limits, kind.read));
+        (kind.component, schema.description(kind.about).into())
+    });
+    let condition = schema_of(limits, condition).description(Some(CHECK));
+    let all: Vec<_> = OPERATION_TYPES.iter().map(|kind| (kind.name, kind.component)).collect();
+    let any: [NamedSchema; 2] =
+        [("BatchOperation", one_of("op", &all).into()), ("BatchCondition", condition.into())];
+    each.chain(any).collect()
 }
 
-fn any_of(limits: &Limits, any: OneOfBuilder, has: impl Fn(&str) -> bool) -> OneOfBuilder {
-    OPERATION_TYPES.iter().filter(|kind| has(kind.name)).fold(any, |any, kind| {
-        let schema = schema_of(limits, kind.read).property("op", constant(kind.name)).required("op");
-        any.item(schema.description(kind.about))
-    })
+/// The operations that change something, each with its component.
+pub(crate) fn changing() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let changes = |kind: &&OperationType| ![CHECK_CONFIG, GET_CONFIG].contains(&kind.name);
+    OPERATION_TYPES.iter().filter(changes).map(|kind| (kind.name, kind.component))
+}
+
+/// The schema of an operation with this name.
+pub(crate) fn with_op(name: &str, members: ObjectBuilder) -> ObjectBuilder {
+    members.property("op", constant(name)).required("op")
 }
 
 pub(crate) const OP: FieldType<String> = FieldType { read: fields::string, schema: |_| text().into() };
@@ -217,7 +237,11 @@ fn patch_config(fields: &mut BodyFields) -> Write {
             fields.patch(patch_format(&patch), &patch);
             Some(patch)
         },
-        schema: |_| OneOfBuilder::new().item(reference("MergePatch")).item(reference("JsonPatch")).into(),
+        // Generated clients in Java can't make a choice of which one part is a list.
+        schema: |_| {
+            let about = "a list is a JSON Patch (RFC 6902), an object a JSON Merge Patch (RFC 7396)";
+            any_value().description(Some(about)).into()
+        },
     };
     let (definition, key) = config_keys(fields);
     let patch = fields.required("patch", &PATCH);

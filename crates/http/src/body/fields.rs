@@ -25,7 +25,7 @@ use utoipa::openapi::{
 };
 
 use crate::{
-    openapi::schemas::{json_object, paths, reference, text},
+    openapi::schemas::{object, paths, reference, text},
     reply::{Detail, Problem},
 };
 use concord_model::{
@@ -371,7 +371,7 @@ pub(crate) fn any_object(value: Value, fields: &mut BodyFields) -> Option<Value>
 pub(crate) fn schema_of<T>(limits: &Limits, read: impl FnOnce(&mut BodyFields) -> T) -> ObjectBuilder {
     let mut fields = BodyFields { declared: Some(Vec::new()), ..BodyFields::default() };
     read(&mut fields);
-    fields.declared.unwrap_or_default().into_iter().fold(json_object(), |object, field| {
+    fields.declared.unwrap_or_default().into_iter().fold(object(), |object, field| {
         let schema = (field.schema)(limits);
         let schema = if field.presence.takes_null { or_null(schema) } else { schema };
         let object = object.property(field.name, schema);
@@ -386,6 +386,10 @@ fn or_null(schema: RefOr<Schema>) -> RefOr<Schema> {
                 object.schema_type = SchemaType::Array(vec![kind, Type::Null]);
             }
             RefOr::T(Schema::Object(object))
+        }
+        RefOr::T(Schema::OneOf(mut any)) => {
+            any.items.push(ObjectBuilder::new().schema_type(Type::Null).into());
+            RefOr::T(Schema::OneOf(any))
         }
         other @ (RefOr::Ref(_) | RefOr::T(_)) => {
             OneOfBuilder::new().item(other).item(ObjectBuilder::new().schema_type(Type::Null)).into()

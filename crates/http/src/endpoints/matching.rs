@@ -19,7 +19,7 @@ const BASE: &str = "/api/v1/";
 /// Below these, GET and HEAD of a path that there is not need no key either.
 const OPEN_FOLDERS: [&str; 2] = ["/docs/", "/ui/"];
 /// The most parameters of a path.
-const PARAMETERS_MAX: usize = 2;
+const PARAMETERS_MAX: usize = 3;
 
 /// The rows by path.
 pub(crate) static TABLE: LazyLock<RouteTable> = LazyLock::new(RouteTable::new);
@@ -52,6 +52,8 @@ pub(crate) struct RouteTable {
     /// Those below [`BASE`].
     api: RouteNode,
     others: RouteNode,
+    /// Those whose one parameter is the rest of the path: what is before it, and their numbers.
+    tails: Vec<(&'static str, usize)>,
 }
 
 /// Where a parameter stands in a path.
@@ -73,7 +75,8 @@ pub(crate) struct Matched {
 
 impl RouteTable {
     fn new() -> Self {
-        let mut table = Self { routes: Vec::new(), api: RouteNode::default(), others: RouteNode::default() };
+        let (api, others) = (RouteNode::default(), RouteNode::default());
+        let mut table = Self { routes: Vec::new(), api, others, tails: Vec::new() };
         for endpoint in rows::ENDPOINTS {
             table.add(endpoint);
         }
@@ -85,6 +88,13 @@ impl RouteTable {
 
     fn add(&mut self, endpoint: &'static Endpoint) {
         let template = endpoint.template();
+        if let Some((before, name)) = template.split_once("{*") {
+            let (number, name) = (self.routes.len(), name.trim_end_matches('}'));
+            self.tails.push((before, number));
+            self.routes.push(Route::new(template, number, vec![name]));
+            self.routes[number].endpoints.push(endpoint);
+            return;
+        }
         let (mut node, below) = match template.strip_prefix(BASE) {
             Some(below) => (&mut self.api, below),
             None => (&mut self.others, template.strip_prefix('/').unwrap_or(template)),
@@ -101,8 +111,7 @@ impl RouteTable {
         }
         let number = *node.route.get_or_insert(self.routes.len());
         if number == self.routes.len() {
-            let allow = HeaderValue::from_static("");
-            self.routes.push(Route { template, number, names, allow, endpoints: Vec::new() });
+            self.routes.push(Route::new(template, number, names));
         }
         self.routes[number].endpoints.push(endpoint);
     }
@@ -118,7 +127,14 @@ impl RouteTable {
         let (tree, below) = match path.strip_prefix(BASE) {
             Some(below) => (&self.api, below),
             None => match path.strip_prefix('/') {
-                Some(below) => (&self.others, below),
+                Some(below) => {
+                    if let Some((before, number)) =
+                        self.tails.iter().find(|(before, _)| path.starts_with(before))
+                    {
+                        return self.with_tail(path, before.len(), *number, method);
+                    }
+                    (&self.others, below)
+                }
                 None => return matched,
             },
         };
@@ -127,11 +143,19 @@ impl RouteTable {
         let number = tree.find(below, from, &mut matched.parameters, 0);
         let route = number.and_then(|number| self.routes.get(number));
         matched.route = route.filter(|route| !has_slash || route.takes_slash());
-        matched.endpoint = matched.route.and_then(|route| {
-            let method = EndpointMethod::of(method)?;
-            route.endpoints.iter().copied().find(|endpoint| endpoint.method == method)
-        });
+        matched.endpoint = matched.route.and_then(|route| route.endpoint(method));
         matched
+    }
+
+    /// What a request asks for whose parameter begins here.
+    fn with_tail(&'static self, path: &str, from: usize, number: usize, method: &Method) -> Matched {
+        let mut parameters: [KeySpan; PARAMETERS_MAX] = Default::default();
+        // Hyper takes no longer path.
+        if let (Ok(from), Ok(to)) = (u16::try_from(from), u16::try_from(path.len())) {
+            parameters[0] = KeySpan { from, to };
+        }
+        let route = self.routes.get(number);
+        Matched { route, endpoint: route.and_then(|route| route.endpoint(method)), parameters }
     }
 }
 
@@ -177,6 +201,27 @@ impl RouteNode {
 }
 
 impl Route {
+    fn new(template: &'static str, number: usize, names: Vec<&'static str>) -> Self {
+        let allow = HeaderValue::from_static("");
+        Self { template, number, names, allow, endpoints: Vec::new() }
+    }
+
+    /// Whether it speaks the protocol of Consul, whatever the method.
+    pub(crate) fn is_consul(&self) -> bool {
+        self.endpoints.first().is_some_and(|endpoint| endpoint.is_consul)
+    }
+
+    /// Whether the document has it.
+    #[cfg(test)]
+    pub(crate) fn is_documented(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.is_documented)
+    }
+
+    fn endpoint(&self, method: &Method) -> Option<&'static Endpoint> {
+        let method = EndpointMethod::of(method)?;
+        self.endpoints.iter().copied().find(|endpoint| endpoint.method == method)
+    }
+
     fn takes_slash(&self) -> bool {
         self.endpoints.first().is_some_and(|endpoint| endpoint.takes_slash)
     }
@@ -248,7 +293,7 @@ impl Matched {
         if is_key { String::new() } else { self.parameters[0].name(uri) }
     }
 
-    /// Two such parameters.
+    /// Three such parameters; empty where the path has fewer.
     pub(crate) fn names(&self, uri: &Uri) -> [String; PARAMETERS_MAX] {
         self.parameters.map(|span| span.name(uri))
     }

@@ -24,11 +24,11 @@ use std::pin::Pin;
 use axum::response::Response;
 use http::{Method, request::Parts};
 
-use super::{Api, extract::AuthenticatedCall, pretty::PRETTY};
+use super::{Api, extract::AuthenticatedCall, pretty::PRETTY, raw::RAW};
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
 
-pub(crate) use matching::{Matched, TABLE};
+pub(crate) use matching::{Matched, Route, TABLE};
 pub(crate) use rows::{
     AUDIT, CHANGE_REQUESTS, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, ENVIRONMENTS, KEYS, METRICS, UI,
 };
@@ -38,7 +38,7 @@ pub(crate) use rows::{CHANGES, CONFIG, WATCH};
 /// The parameters that choose the consistency of a read.
 const CONSISTENCY_PARAMETERS: [&str; 3] = ["consistency", "max_staleness_ms", "min_revision"];
 /// The parameters of reads that have a second form, with `$` before the name.
-const ESCAPED_PARAMETERS: [&str; 4] = ["revision", "include", "fields", PRETTY];
+const ESCAPED_PARAMETERS: [&str; 5] = ["revision", "include", "fields", PRETTY, RAW];
 
 /// One method of one path.
 #[derive(Debug)]
@@ -77,6 +77,13 @@ pub(crate) struct Endpoint {
     takes_slash: bool,
     /// Whether the parameter `ticket` lets its client in, in place of a header.
     pub(crate) takes_ticket: bool,
+    /// What a raw response has of the ordinary one; `None` where there is none.
+    pub(crate) raw: Option<RawPart>,
+    /// Whether it speaks the protocol of Consul: it takes the header of its clients, and a request may wait as a watch does.
+    pub(crate) is_consul: bool,
+    /// Whether the document has its operation: not those of other protocols, which have documents and clients of their own,
+    /// and not the pages for people, which no program calls.
+    pub(crate) is_documented: bool,
     /// Whether its rejections have the form of OFREP.
     pub(crate) is_ofrep: bool,
     /// The name of its operation in the document, and in generated clients.
@@ -133,6 +140,17 @@ pub(crate) enum Pretty {
     UnlessIndexed,
 }
 
+/// What a raw response has of the ordinary one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RawPart {
+    /// The data of a config.
+    Data,
+    /// All that is in the envelope. The handler answers another list: without pages, by key.
+    All,
+    /// A schema.
+    Schema,
+}
+
 /// The future of a response.
 pub(crate) type Answering<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
@@ -181,6 +199,9 @@ impl Endpoint {
             takes_head: matches!(method, EndpointMethod::Get),
             takes_slash: !is_open,
             takes_ticket: false,
+            raw: None,
+            is_consul: false,
+            is_documented: true,
             is_ofrep: false,
             operation,
             handler,
@@ -231,6 +252,18 @@ impl Endpoint {
         Self { takes_ticket: true, ..self }
     }
 
+    const fn raw(self, part: RawPart) -> Self {
+        Self { raw: Some(part), ..self }
+    }
+
+    const fn consul(self) -> Self {
+        Self { is_consul: true, is_documented: false, ..self }
+    }
+
+    const fn undocumented(self) -> Self {
+        Self { is_documented: false, ..self }
+    }
+
     const fn ofrep(self) -> Self {
         Self { is_ofrep: true, ..self }
     }
@@ -255,6 +288,7 @@ impl Endpoint {
         }
         let parameter = plain.filter(|_| is_read).unwrap_or(parameter);
         (parameter == PRETTY && (self.pretty != Pretty::Never || !is_read))
+            || (parameter == RAW && self.raw.is_some())
             || (parameter == "dry_run" && !is_read)
             || (self.has_consistency && CONSISTENCY_PARAMETERS.contains(&parameter))
             || self.parameters.contains(&parameter)
@@ -328,6 +362,7 @@ impl OpenCall {
 
     /// Both parameters of the path.
     pub(crate) fn names(&self) -> [String; 2] {
-        self.matched.names(&self.parts.uri)
+        let [one, two, _] = self.matched.names(&self.parts.uri);
+        [one, two]
     }
 }

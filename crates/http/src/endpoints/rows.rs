@@ -10,13 +10,13 @@ use axum::response::IntoResponse as _;
 use super::{
     Audited, Endpoint,
     EndpointMethod::{Delete, Get, Patch, Post, Put},
-    Handler, Pretty,
+    Handler, Pretty, RawPart,
     RequiredRight::{AnyKey, Needs, Open},
 };
 use crate::{
-    access_keys, across, audit, batch, change_requests, cluster, configs, console, definitions, docs,
+    access_keys, across, audit, batch, change_requests, cluster, configs, console, consul, definitions, docs,
     environments, extract::BodyRequest, flags, history, metrics, read, reports, rollouts, schema,
-    server::boxed, watch,
+    server::boxed, spring, watch,
 };
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
@@ -43,6 +43,8 @@ const EVALUATE: [&str; 2] =
     ["/api/v1/flags/{definition}/ofrep/v1/evaluate/flags/{flag}", "/ofrep/v1/evaluate/flags/{flag}"];
 const EVALUATE_ALL: [&str; 2] =
     ["/api/v1/flags/{definition}/ofrep/v1/evaluate/flags", "/ofrep/v1/evaluate/flags"];
+/// Its parameter is the rest of the path.
+pub(crate) const KV: &str = "/v1/kv/{*key}";
 const USAGE: &str = "/api/v1/cluster/usage";
 const MEMBER: &str = "/api/v1/cluster/members/{id}";
 pub(crate) const METRICS: &str = "/metrics";
@@ -95,6 +97,14 @@ const fn evaluation(path: &'static str, operation: &'static str, handler: Handle
         .audited(Audited::Body)
         .consistency()
         .ofrep()
+}
+
+/// The row of a request of a client of Spring Cloud Config. Its handler names what it reads.
+const fn spring(path: &'static str, operation: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::new(Get, path, Needs(Verb::Read), operation, handler)
+        .audited(Audited::Body)
+        .consistency()
+        .undocumented()
 }
 
 /// All rows.
@@ -167,13 +177,15 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         .consistency()
         .filters()
         .gauge(Gauge::Lists)
-        .pretty(Pretty::UnlessIndexed),
+        .pretty(Pretty::UnlessIndexed)
+        .raw(RawPart::All),
     Endpoint::new(Post, CONFIGS, Needs(Verb::Write), "create_config", keyed_with_body!(configs::create))
         .parameters(&["bypass"])
         .lenient(),
-    Endpoint::new(Get, CONFIG, Needs(Verb::Read), "get_config", Handler::GetConfig)
+    Endpoint::new(Get, CONFIG, Needs(Verb::Read), "read_config", Handler::GetConfig)
         .parameters(&["revision", "include", "fields"])
-        .consistency(),
+        .consistency()
+        .raw(RawPart::Data),
     Endpoint::new(Put, CONFIG, Needs(Verb::Write), "update_config", keyed_with_body!(configs::put))
         .parameters(&["upsert", "bypass"])
         .lenient(),
@@ -216,7 +228,9 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         keyed_with_body!(reports::take_config_report),
     )
     .audited(Audited::News),
-    Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get)).consistency(),
+    Endpoint::new(Get, SCHEMA, Needs(Verb::Read), "get_schema", keyed!(schema::get))
+        .consistency()
+        .raw(RawPart::Schema),
     Endpoint::new(Put, SCHEMA, Needs(Verb::Define), "update_schema", keyed_with_body!(schema::put))
         .parameters(&["policy", "bypass"]),
     Endpoint::new(Get, UNIQUE, Needs(Verb::Read), "get_unique", keyed!(schema::get_unique)).consistency(),
@@ -572,6 +586,16 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         "replace_member",
         keyed_with_body!(cluster::replace),
     ),
+    // Protocols of others, for clients that are there.
+    Endpoint::new(Get, KV, Needs(Verb::Read), "consul_kv", keyed!(consul::kv))
+        .parameters(&["recurse", "raw", "keys", "separator", "index", "wait", "stale", "consistent", "dc"])
+        .audited(Audited::Body)
+        .ends_with_its_client()
+        .pretty(Pretty::Never)
+        .consul(),
+    spring("/spring/{file}", "spring_document", keyed!(spring::document)),
+    spring("/spring/{application}/{profiles}", "spring_environment", keyed!(spring::environment)),
+    spring("/spring/{application}/{profiles}/{label}", "spring_labelled", keyed!(spring::environment)),
     // What needs no key.
     Endpoint::new(Get, "/", Open, "root", open!(cluster::root)),
     Endpoint::new(Get, "/livez", Open, "livez", open!(cluster::live)),
@@ -579,9 +603,10 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(Get, "/readyz", Open, "readyz", open!(cluster::ready)),
     Endpoint::new(Get, "/readiness-probe", Open, "readiness_probe", open!(cluster::ready)),
     Endpoint::new(Get, DOCUMENT, Open, "openapi", open!(docs::document)),
-    Endpoint::new(Get, DOCS, Open, "docs", open!(docs::page)).with_slash(),
-    Endpoint::new(Get, "/docs/{file}", Open, "docs_file", open!(docs::file)),
-    Endpoint::new(Get, UI, Open, "ui", open!(console::page)).with_slash(),
-    Endpoint::new(Get, "/ui/{file}", Open, "ui_file", open!(console::file)),
-    Endpoint::new(Get, "/ui/{folder}/{file}", Open, "ui_file_in_folder", open!(console::file_in_folder)),
+    Endpoint::new(Get, DOCS, Open, "docs", open!(docs::page)).with_slash().undocumented(),
+    Endpoint::new(Get, "/docs/{file}", Open, "docs_file", open!(docs::file)).undocumented(),
+    Endpoint::new(Get, UI, Open, "ui", open!(console::page)).with_slash().undocumented(),
+    Endpoint::new(Get, "/ui/{file}", Open, "ui_file", open!(console::file)).undocumented(),
+    Endpoint::new(Get, "/ui/{folder}/{file}", Open, "ui_file_in_folder", open!(console::file_in_folder))
+        .undocumented(),
 ];

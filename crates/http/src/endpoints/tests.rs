@@ -52,7 +52,7 @@ fn a_row_takes_a_body_where_the_document_has_one() {
 #[test]
 fn only_watches_and_polls_end_with_their_client() {
     let rows = ENDPOINTS.iter().filter(|row| row.ends_with_its_client).map(|row| row.operation);
-    assert_eq!(rows.collect::<Vec<_>>(), ["watch_flags", "watch", "poll_changes"]);
+    assert_eq!(rows.collect::<Vec<_>>(), ["watch_flags", "watch", "poll_changes", "consul_kv"]);
     let ends = |method: &str, path: &str| {
         let request = find(method, path);
         request.endpoint.is_some_and(|endpoint| endpoint.ends_with_its_client)
@@ -123,7 +123,7 @@ fn a_path_has_the_template_of_its_rows() {
 #[test]
 fn head_is_get_and_an_unknown_method_has_no_row() {
     let path = "/api/v1/config_definition/a/config/b";
-    assert_eq!((operation("HEAD", path), operation("PATCH", path)), ("get_config", "patch_config"));
+    assert_eq!((operation("HEAD", path), operation("PATCH", path)), ("read_config", "patch_config"));
     for method in ["POST", "OPTIONS", "TRACE", "CONNECT", "get", "PUTX"] {
         assert_eq!((operation(method, path), find(method, path).template()), ("none", Some(CONFIG)));
     }
@@ -145,7 +145,7 @@ fn the_parameters_of_a_path_are_decoded_where_they_are_asked_for() {
     let (matched, uri) = of("/api/v1/cluster/members/%37");
     assert_eq!((&*matched.definition(&uri), &*matched.name(&uri)), ("", "7"));
     let (matched, uri) = of("/ui/a%62/%ff");
-    assert_eq!(matched.names(&uri), ["ab", "\u{fffd}"]);
+    assert_eq!(matched.names(&uri), ["ab", "\u{fffd}", ""]);
     let (matched, uri) = of("/api/v1/cluster");
     assert_eq!((matched.parameters(&uri).count(), &*matched.name(&uri)), (0, ""));
 }

@@ -56,11 +56,13 @@ pub(super) struct MatchedRequest {
     pub(super) matched: Matched,
     /// Parsed when somebody asks for them: the query of an unauthenticated client costs nothing.
     params: OnceLock<QueryParams>,
+    /// Whether the response has the data alone. Decided once: an index may come to have the name of the parameter.
+    pub(super) is_raw: bool,
 }
 
 impl MatchedRequest {
     pub(super) fn new(request: Request, matched: Matched) -> Self {
-        Self { request, matched, params: OnceLock::new() }
+        Self { request, matched, params: OnceLock::new(), is_raw: false }
     }
 
     /// The parameters of the query.
@@ -335,6 +337,8 @@ pub(super) struct ReadRequest {
     /// The owner of the credential.
     pub(super) principal: Principal,
     pub(super) params: QueryParams,
+    /// Whether the response has the data alone.
+    pub(super) is_raw: bool,
     matched: Matched,
     uri: Uri,
     headers: HeaderMap,
@@ -342,10 +346,11 @@ pub(super) struct ReadRequest {
 
 impl From<AuthenticatedCall> for ReadRequest {
     fn from(call: AuthenticatedCall) -> Self {
-        let AuthenticatedCall { asked: MatchedRequest { request, matched, params }, principal } = call;
+        let AuthenticatedCall { asked: MatchedRequest { request, matched, params, is_raw }, principal } =
+            call;
         let params = params.into_inner().unwrap_or_else(|| QueryParams::from_uri(request.uri()));
         let (Parts { uri, headers, .. }, _) = request.into_parts();
-        Self { principal, params, matched, uri, headers }
+        Self { principal, params, is_raw, matched, uri, headers }
     }
 }
 
@@ -367,6 +372,11 @@ impl ReadRequest {
     /// The parameter of the path that is no key.
     pub(super) fn name(&self) -> String {
         self.matched.name(&self.uri)
+    }
+
+    /// The parameters of the path that are no keys; empty where it has fewer.
+    pub(super) fn names(&self) -> [String; 3] {
+        self.matched.names(&self.uri)
     }
 
     /// Whether the client already has this version (`If-None-Match`).
@@ -484,7 +494,8 @@ fn patch_format(is_patch: bool, headers: &HeaderMap) -> Result<Option<PatchForma
 impl BodyRequest {
     /// Receives the body of a write, and reads its head.
     pub(super) async fn receive(call: AuthenticatedCall, service: &Service) -> Result<Self, Problem> {
-        let AuthenticatedCall { asked: MatchedRequest { request, matched, params }, principal } = call;
+        let AuthenticatedCall { asked: MatchedRequest { request, matched, params, is_raw: _ }, principal } =
+            call;
         let params = params.into_inner().unwrap_or_else(|| QueryParams::from_uri(request.uri()));
         let (parts, body) = request.into_parts();
         let limit = service.cx.limits().body_bytes;

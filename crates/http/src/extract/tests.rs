@@ -32,6 +32,7 @@ fn if_none_match_is_compared_with_the_current_version() {
         let pairs: Vec<_> = values.iter().map(|value| (header::IF_NONE_MATCH, *value)).collect();
         let uri = Uri::from_static("/");
         ReadRequest {
+            is_raw: false,
             principal: Principal::root(),
             params: QueryParams::from_uri(&uri),
             matched: TABLE.find(&Method::GET, "/"),

@@ -75,7 +75,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                  response to a retry with the same `Idempotency-Key` has no `api_key`.",
             )
             .parameters(WRITE_PARAMETERS)
-            .body("NewApiKey", json!({ "name": "billing reader", "grants": grants() }))
+            .body("ApiKeyInput", json!({ "name": "billing reader", "grants": grants() }))
             .success(201, "access key created", payload("MadeApiKey", made()), &[&record[..], &["Location", "Warning"]].concat())
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
@@ -156,9 +156,8 @@ fn nullable_person() -> ObjectBuilder {
 
 /// Who has attested a key.
 fn attesters() -> ArrayBuilder {
-    let attester = closed(vec![("key_id", text().into()), ("person", nullable_person().into())], Vec::new());
     let about = "who has attested it; while `attested` is false, the first of the two persons who must";
-    array(attester, 2).description(Some(about))
+    array(reference("Attester"), 2).description(Some(about))
 }
 
 fn own_secret() -> ObjectBuilder {
@@ -171,15 +170,17 @@ fn time_or_null(about: &str) -> ObjectBuilder {
 
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
+    let attester = closed(vec![("key_id", text().into()), ("person", nullable_person().into())], Vec::new());
     let quota = schema_of(limits, body::quota);
     let quota = quota.description(Some("null or absent: the key has no limit of its own"));
     vec![
         ("Grant", schema_of(limits, body::grant).into()),
         ("Quota", quota.into()),
-        ("NewApiKey", schema_of(limits, body::new_key).into()),
+        ("ApiKeyInput", schema_of(limits, body::new_key).into()),
         ("ApiKeyPatch", schema_of(limits, body::changed_key).into()),
         ("Rotation", schema_of(limits, body::grace).into()),
         ("KeyAttestation", schema_of(limits, body::attested_revision).into()),
+        ("Attester", attester.into()),
     ]
 }
 

@@ -7,15 +7,16 @@ use super::{
     builder::{
         DRY_RUN_WRITE_PARAMETERS, OperationEntry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe, payload,
     },
+    change_requests::null_or,
     schemas::{
-        NamedSchema, SchemaField, any_value, boolean, closed, integer, json_object, key, nullable, open,
-        reference, text, time,
+        NamedSchema, SchemaField, any_value, boolean, closed, integer, json_object, key, nullable, one_of,
+        open, reference, text, time,
     },
 };
 use crate::{
     batch::{
         self,
-        operation::{OPERATION_TYPES, pointer},
+        operation::{self, OPERATION_TYPES, pointer},
     },
     body::fields::schema_of,
 };
@@ -80,33 +81,48 @@ pub(super) fn operations() -> Vec<OperationEntry> {
 }
 
 /// A JSON Patch: a list of operations.
-fn json_patch() -> ArrayBuilder {
-    let step = |names: &[&'static str], more: Vec<SchemaField>| {
-        let op = text().enum_values(Some(names.to_vec()));
+fn json_patch() -> [NamedSchema; 5] {
+    const WITH_VALUE: &str = "JsonPatchValueStep";
+    const WITHOUT_VALUE: &str = "JsonPatchRemoveStep";
+    const FROM_ELSEWHERE: &str = "JsonPatchMoveStep";
+    const STEPS: [(&str, &str); 6] = [
+        ("add", WITH_VALUE),
+        ("replace", WITH_VALUE),
+        ("test", WITH_VALUE),
+        ("remove", WITHOUT_VALUE),
+        ("move", FROM_ELSEWHERE),
+        ("copy", FROM_ELSEWHERE),
+    ];
+    let step = |component: &'static str, more: Vec<SchemaField>| {
+        let names = STEPS.iter().filter(|(_, of)| *of == component).map(|(name, _)| *name);
+        let op = text().enum_values(Some(names.collect::<Vec<_>>()));
         let fields = [vec![("op", op.into()), ("path", pointer().into())], more].concat();
-        open(fields, Vec::new())
+        (component, RefOr::T(Schema::from(open(fields, Vec::new()))))
     };
-    let any = OneOfBuilder::new()
-        .item(step(&["add", "replace", "test"], vec![("value", any_value().into())]))
-        .item(step(&["remove"], Vec::new()))
-        .item(step(&["move", "copy"], vec![("from", pointer().into())]));
-    ArrayBuilder::new().items(RefOr::T(Schema::from(any)))
+    [
+        step(WITH_VALUE, vec![("value", any_value().into())]),
+        step(WITHOUT_VALUE, Vec::new()),
+        step(FROM_ELSEWHERE, vec![("from", pointer().into())]),
+        ("JsonPatchStep", one_of("op", &STEPS).into()),
+        ("JsonPatch", ArrayBuilder::new().items(reference("JsonPatchStep")).into()),
+    ]
 }
 
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
-    let plain = schema_of(limits, batch::plain_batch);
-    let transaction = schema_of(limits, batch::transaction);
     let merge = json_object().description(Some("null removes a member; a list is replaced as a whole"));
-    vec![
-        ("Batch", OneOfBuilder::new().item(plain).item(transaction).into()),
+    let batch = OneOfBuilder::new().item(reference("PlainBatch")).item(reference("Transaction"));
+    let bodies: [NamedSchema; 4] = [
+        ("Batch", batch.into()),
+        ("PlainBatch", schema_of(limits, batch::plain_batch).into()),
+        ("Transaction", schema_of(limits, batch::transaction).into()),
         ("MergePatch", merge.into()),
-        ("JsonPatch", json_patch().into()),
-    ]
+    ];
+    bodies.into_iter().chain(operation::components(limits)).chain(json_patch()).chain(results()).collect()
 }
 
-/// A config that a batch has read: null when there was none, absent when it is not known any more.
-fn read_config() -> OneOfBuilder {
+/// The parts of the payload of a batch: what an operation did, and a config that it has read.
+fn results() -> [NamedSchema; 2] {
     let found = closed(
         vec![
             ("config_key", reference("Key")),
@@ -117,20 +133,14 @@ fn read_config() -> OneOfBuilder {
         ],
         Vec::new(),
     );
-    OneOfBuilder::new().item(found).item(ObjectBuilder::new().schema_type(Type::Null))
-}
-
-/// The payloads of its answers, except the response to a patch ([`changed_answer`]).
-pub(super) fn payloads() -> Vec<NamedSchema> {
-    let succeeded = ObjectBuilder::new()
-        .schema_type(Type::Boolean)
-        .description(Some("whether all conditions hold, of a batch that has some"));
     let redacted = ArrayBuilder::new().items(text()).description(Some("places of secret values"));
     let about = "whether it created the record";
     let created = boolean().description(Some(about));
     let kept =
         boolean().description(Some("whether a deleted definition is kept, so that it can be undeleted"));
     let names = OPERATION_TYPES.iter().map(|kind| kind.name).collect::<Vec<_>>();
+    // null when there was none, absent when it is not known any more
+    let config = null_or(reference("BatchedConfig"));
     let result = closed(
         vec![
             ("op", text().enum_values(Some(names)).into()),
@@ -139,14 +149,21 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ],
         vec![
             ("config_key", key().into()),
-            ("config", read_config().into()),
+            ("config", config),
             ("redacted", redacted.into()),
             ("kept", kept.into()),
         ],
     );
+    [("BatchedConfig", found.into()), ("BatchResult", result.into())]
+}
+
+/// The payloads of its answers, except the response to a patch ([`changed_answer`]).
+pub(super) fn payloads() -> Vec<NamedSchema> {
+    let succeeded = boolean().description(Some("whether all conditions hold, of a batch that has some"));
     let revision = nullable(Type::Integer).description(Some("the revision of the batch; null in a dry run"));
+    let results = ArrayBuilder::new().items(reference("BatchResult"));
     let all = closed(
-        vec![("revision", revision.into()), ("results", ArrayBuilder::new().items(result).into())],
+        vec![("revision", revision.into()), ("results", results.into())],
         vec![("succeeded", succeeded.into())],
     );
     vec![("Batched", all.into())]

@@ -9,13 +9,16 @@ use super::{
         describe, payload,
     },
     schemas::{
-        NamedSchema, SchemaField, any_value, boolean, closed, integer, nullable, open, page, text, time,
+        NamedSchema, SchemaField, any_value, boolean, closed, integer, nullable, open, page, reference, text,
+        time,
     },
 };
 use crate::{
     body::fields::schema_of,
-    change_requests::{APPLY_MODES, PHASES, REVERTS, applied, digest_schema, edition, judged, withdrawn},
-    rollouts::{at_stage, stopped},
+    change_requests::{
+        APPLY_MODES, PHASES, REVERTS, applied, components, digest_schema, edition, judged, withdrawn,
+    },
+    rollouts::{at_stage, plan, stopped},
 };
 use concord_model::limits::Limits;
 
@@ -75,7 +78,7 @@ fn collection() -> Vec<OperationEntry> {
                  `schedule`. With `rollout` it reaches few readers first. With `revert_after_s` the cluster gives its configs back the data that they had.",
             )
             .parameters(WRITE_PARAMETERS)
-            .body("NewChangeRequest", new_edition())
+            .body("ChangeRequestInput", new_edition())
             .success(
                 201,
                 "change request created",
@@ -115,7 +118,7 @@ fn editions() -> Vec<OperationEntry> {
                 "A new edition, which inherits nothing. Approvals and rejections end.",
             )
             .parameters(&["If-Match"])
-            .body("NewChangeRequest", new_edition())
+            .body("ChangeRequestInput", new_edition())
             .refusals(&[410]),
             "change request edited",
         ),
@@ -203,14 +206,18 @@ fn votes() -> Vec<OperationEntry> {
 
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
-    vec![
-        ("NewChangeRequest", schema_of(limits, edition).into()),
+    let mut requests = vec![
+        ("ChangeRequestInput", schema_of(limits, edition).into()),
         ("Judgement", schema_of(limits, judged).into()),
         ("AppliedDigest", schema_of(limits, applied).into()),
         ("Withdrawal", schema_of(limits, withdrawn).into()),
         ("StopRollout", schema_of(limits, stopped).into()),
         ("ContinueRollout", schema_of(limits, at_stage).into()),
-    ]
+        ("RolloutPlan", schema_of(limits, plan).into()),
+    ];
+    requests.extend(components(limits));
+    requests.extend(parts());
+    requests
 }
 
 pub(super) fn null_or(other: impl Into<RefOr<Schema>>) -> RefOr<Schema> {
@@ -274,12 +281,30 @@ fn party_fields() -> Vec<SchemaField> {
 
 /// Somebody.
 pub(super) fn party_schema() -> RefOr<Schema> {
-    closed(party_fields(), Vec::new()).into()
+    reference("Party")
 }
 
-/// Why the cluster could not do it, the window, who left it to the cluster, and whether it is taken back.
-fn time_schemas() -> (ObjectBuilder, ObjectBuilder, ObjectBuilder, ObjectBuilder) {
-    let error = || open(vec![("code", text().into()), ("msg", text().into())], Vec::new());
+/// A vote, with further members.
+fn vote(more: Vec<SchemaField>) -> ObjectBuilder {
+    let own: Vec<SchemaField> =
+        vec![("at", time().into()), ("comment", text().into()), ("redacted", boolean().into())];
+    open([party_fields(), own, more].concat(), Vec::new())
+}
+
+/// The parts of change requests that occur in several places.
+fn parts() -> [NamedSchema; 4] {
+    let counts = boolean().description(Some("whether the key exists and is attested as it was then"));
+    let failure = open(vec![("code", text().into()), ("msg", text().into())], Vec::new());
+    [
+        ("Party", closed(party_fields(), Vec::new()).into()),
+        ("Vote", vote(Vec::new()).into()),
+        ("Approval", vote(vec![("counts", counts.into())]).into()),
+        ("ChangeFailure", failure.into()),
+    ]
+}
+
+/// The window, who left it to the cluster, and whether it is taken back.
+fn time_schemas() -> (ObjectBuilder, ObjectBuilder, ObjectBuilder) {
     let schedule = open(vec![("not_before", time().into()), ("not_after", time().into())], Vec::new());
     let scheduled = open(vec![("at", time().into()), ("by", party_schema())], Vec::new());
     let text_or_null = || RefOr::from(Schema::from(nullable(Type::String)));
@@ -292,13 +317,13 @@ fn time_schemas() -> (ObjectBuilder, ObjectBuilder, ObjectBuilder, ObjectBuilder
             ("at", text_or_null()),
             ("by", null_or(party_schema())),
             ("bypass", boolean().into()),
-            ("error", null_or(error())),
+            ("error", null_or(reference("ChangeFailure"))),
             ("stale", text_or_null()),
             ("comment", text_or_null()),
         ],
         Vec::new(),
     );
-    (error(), schedule, scheduled, revert)
+    (schedule, scheduled, revert)
 }
 
 /// What a change request waits for besides its approvals.
@@ -318,12 +343,6 @@ fn waits() -> ObjectBuilder {
 /// The payloads of its answers.
 pub(super) fn payloads() -> Vec<NamedSchema> {
     let text_or_null = || RefOr::from(Schema::from(nullable(Type::String)));
-    let vote = |more: Vec<SchemaField>| {
-        let own: Vec<SchemaField> =
-            vec![("at", time().into()), ("comment", text().into()), ("redacted", boolean().into())];
-        open([party_fields(), own, more].concat(), Vec::new())
-    };
-    let counts = boolean().description(Some("whether the key exists and is attested as it was then"));
     let applied = open(
         vec![
             ("revision", integer(1).into()),
@@ -334,14 +353,14 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ],
         Vec::new(),
     );
-    let (error, schedule, scheduled, revert) = time_schemas();
+    let (schedule, scheduled, revert) = time_schemas();
     let closed = open(
         vec![
             ("reason", text().enum_values(Some(["withdrawn", "expired", "restored", "failed"])).into()),
             ("at", time().into()),
             ("by", null_or(party_schema())),
             ("comment", text().into()),
-            ("error", null_or(error)),
+            ("error", null_or(reference("ChangeFailure"))),
         ],
         Vec::new(),
     );
@@ -372,9 +391,9 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("approved", boolean().into()),
         ("stale", nullable(Type::String).description(Some("why it must be rebased; null otherwise")).into()),
         ("waits", null_or(waits())),
-        ("approvals", list_of(vote(vec![("counts", counts.into())]))),
-        ("rejections", list_of(vote(Vec::new()))),
-        ("reviews", list_of(vote(Vec::new()))),
+        ("approvals", list_of(reference("Approval"))),
+        ("rejections", list_of(reference("Vote"))),
+        ("reviews", list_of(reference("Vote"))),
         ("reviews_missing", integer(0).into()),
         ("applied", null_or(applied)),
         ("revert", null_or(revert)),

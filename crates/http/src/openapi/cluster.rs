@@ -1,5 +1,5 @@
 //! The operations on the cluster: status, formation, members, leadership, backup. The operations that need no key:
-//! probes, the root path, this document and its page, the console.
+//! probes, the root path, this document.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -10,7 +10,7 @@ use super::{
     builder::{
         OperationEntry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe, payload,
     },
-    schemas::{NamedSchema, closed, integer, json_object, nullable, open, text},
+    schemas::{NamedSchema, SchemaField, closed, integer, json_object, nullable, open, reference, text},
 };
 use crate::{body::fields::schema_of, cluster};
 use concord_model::limits::Limits;
@@ -105,7 +105,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
                 "Idempotent. The request is sent to one of the nodes that it names. 422 if one of them belongs to another \
                  cluster, 503 if one of them cannot be reached.",
             )
-            .body("NewMembers", json!({ "members": [member()] })),
+            .body("MembersInput", json!({ "members": [member()] })),
         describe(TAG, "get_backup", "Download a backup of the whole cluster")
             .parameters(READ_PARAMETERS)
             .response(
@@ -119,7 +119,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .body("MemberId", json!({ "id": 2 }))
             .refusals(&[409]),
         change("add_member", "Add a member as a learner, without a vote", "member added")
-            .body("NewMember", member())
+            .body("MemberInput", member())
             .success(201, "member added", payload("Cluster", view()), &["Location"])
             .refusals(&[409]),
         change("remove_member", "Remove a member", "member removed").refusals(&[404, 409]),
@@ -128,7 +128,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .refusals(&[404, 409]),
         change("promote_member", "Make a learner a voter", "member promoted").refusals(&[404, 409]),
         change("replace_member", "Replace a member with a new one", "member replaced")
-            .body("NewMember", member())
+            .body("MemberInput", member())
             .success(201, "member replaced", payload("Cluster", view()), &["Location"])
             .refusals(&[404, 409]),
     ];
@@ -140,24 +140,12 @@ fn probe(id: &'static str, summary: &str, message: &str) -> OperationEntry {
     describe(OPEN_TAG, id, summary).success(200, message, payload("Nothing", json!({})), &[])
 }
 
-fn console_file(id: &'static str) -> OperationEntry {
-    let content = ContentBuilder::new().schema(Some(text())).build();
-    describe(OPEN_TAG, id, "A file of the console")
-        .response(200, "The file.", Some(("*/*", content)), &[])
-        .response(304, "The client has this version already.", None, &[])
-        .refusals(&[404])
-}
-
 /// The operations that need no key.
 fn open_operations() -> Vec<OperationEntry> {
     let root = json!({ "service": "concord", "api": "/api/v1" });
     let live = "Liveness: the process answers, whatever state the cluster is in";
     let ready = "Readiness: the node is caught up with a live leader";
     let document = ContentBuilder::new().schema(Some(json_object())).build();
-    let page = |kind| {
-        let content = ContentBuilder::new().schema(Some(text())).build();
-        Some((kind, content))
-    };
     vec![
         describe(OPEN_TAG, "root", "Name the service and the root of its interface").success(
             200,
@@ -175,23 +163,6 @@ fn open_operations() -> Vec<OperationEntry> {
             Some(("application/json", document)),
             &[],
         ),
-        describe(OPEN_TAG, "docs", "A page that renders this document").response(
-            200,
-            "The page.",
-            page("text/html"),
-            &[],
-        ),
-        describe(OPEN_TAG, "docs_file", "A file of the page")
-            .response(200, "The file.", page("*/*"), &[])
-            .refusals(&[404]),
-        describe(OPEN_TAG, "ui", "The console").response(200, "The page.", page("text/html"), &[]).response(
-            304,
-            "The client has this version already.",
-            None,
-            &[],
-        ),
-        console_file("ui_file"),
-        console_file("ui_file_in_folder"),
     ]
 }
 
@@ -200,23 +171,25 @@ pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
         ("MemberAddresses", schema_of(limits, cluster::member_addresses).into()),
         ("MemberId", schema_of(limits, cluster::member_id).into()),
-        ("NewMember", schema_of(limits, cluster::member).into()),
-        ("NewMembers", schema_of(limits, cluster::members).into()),
+        ("MemberInput", schema_of(limits, cluster::member).into()),
+        ("MembersInput", schema_of(limits, cluster::members).into()),
+        ("UsageCounts", usage_counts(Vec::new()).into()),
     ]
+}
+
+/// What is counted of a key or a definition, with further members.
+fn usage_counts(more: Vec<SchemaField>) -> ObjectBuilder {
+    let counts = ["requests", "bytes_in", "bytes_out", "busy_us", "records_read", "records_written"]
+        .map(|name| (name, integer(0).into()));
+    open(counts.into_iter().chain(more).collect(), Vec::new())
 }
 
 /// The use of a node.
 fn usage_schema() -> ObjectBuilder {
-    let counts = || -> Vec<NamedSchema> {
-        ["requests", "bytes_in", "bytes_out", "busy_us", "records_read", "records_written"]
-            .map(|name| (name, integer(0).into()))
-            .into()
-    };
-    let row = |more: Vec<NamedSchema>| open([counts(), more].concat(), Vec::new());
     let no_key = nullable(Type::String).description(Some("null for the root key, and once it is revoked"));
     let unless_deleted = || nullable(Type::Integer).description(Some("null once the definition is deleted"));
-    let keys = row(vec![("key_id", text().into()), ("name", no_key.into())]);
-    let definitions = row(vec![
+    let keys = usage_counts(vec![("key_id", text().into()), ("name", no_key.into())]);
+    let definitions = usage_counts(vec![
         ("config_definition_key", text().into()),
         ("configs", unless_deleted().into()),
         ("stored_bytes", unless_deleted().into()),
@@ -226,9 +199,9 @@ fn usage_schema() -> ObjectBuilder {
             ("node_id", integer(1).into()),
             ("counted_ms", integer(0).into()),
             ("keys", ArrayBuilder::new().items(keys).into()),
-            ("other_keys", row(Vec::new()).into()),
+            ("other_keys", reference("UsageCounts")),
             ("definitions", ArrayBuilder::new().items(definitions).into()),
-            ("other_definitions", row(Vec::new()).into()),
+            ("other_definitions", reference("UsageCounts")),
         ],
         Vec::new(),
     )

@@ -43,7 +43,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         describe("configs", "create_config", "Create a config")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["create_only"])
-            .body("NewConfig", json!({ "config_key": "prod", "data": example_data() }))
+            .body("ConfigInput", json!({ "config_key": "prod", "data": example_data() }))
             .success(201, "config created", payload("Data", example_data()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 507]),
@@ -51,7 +51,8 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .description(
                 "Filters and sorts use indexes, never a scan of all configs. `total` counts all matches. 409 while an index \
                  that the list needs is being built. With `revision`, the list as it was at that revision, by the \
-                 definition of then.",
+                 definition of then. With `raw=true`, or with `Accept` of another format, all configs as one object \
+                 by key: the document does not describe this response.",
             )
             .parameters(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
             .parameters(&["list_revision", "include", "fields"])
@@ -59,10 +60,12 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(200, "configs found", payload("ConfigPage", page), &[&["Link", REDACTED], CODED].concat())
             .refusals(READ_REFUSALS)
             .refusals(&[404, 409, 410]),
-        describe("configs", "get_config", "Get a config")
+        describe("configs", "read_config", "Get a config")
             .description(
                 "With `revision`, the config as of that revision. A reader that is in a rollout of the config gets the \
-                 candidate: its data, with the times and the revision of the proven config.",
+                 candidate: its data, with the times and the revision of the proven config. With `raw=true`, or with \
+                 `Accept` of `application/yaml` or `text/x-java-properties`, the data alone: the document does not describe \
+                 these responses.",
             )
             .parameters(&["If-None-Match", "revision", "include", "fields"])
             .parameters(READER_PARAMETERS)
@@ -83,7 +86,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless", "upsert"])
-            .body("NewData", json!({ "data": example_data() }))
+            .body("DataInput", json!({ "data": example_data() }))
             .success(200, "config updated", payload("Data", example_data()), &updated)
             .success(201, "config created", payload("Data", example_data()), &created)
             .refusals(WRITE_REFUSALS)
@@ -142,11 +145,12 @@ fn of_many() -> [OperationEntry; 2] {
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
-        ("NewConfig", schema_of(limits, ConfigCreation::read).into()),
-        ("NewData", schema_of(limits, ConfigData::read).into()),
+        ("ConfigInput", schema_of(limits, ConfigCreation::read).into()),
+        ("DataInput", schema_of(limits, ConfigData::read).into()),
         ("ManyConfigs", schema_of(limits, BulkReadBody::read).into()),
-        // A part of pages alone, which no request answers.
+        // Parts of payloads, which no request answers.
         ("AcrossRecord", across_record().into()),
+        ("Variant", variant().into()),
     ]
 }
 
@@ -159,7 +163,7 @@ fn across_record() -> ObjectBuilder {
 }
 
 /// That a config is a candidate.
-pub(super) fn variant() -> ObjectBuilder {
+fn variant() -> ObjectBuilder {
     let id = text().description(Some("the id of the change request, and the entity tag"));
     closed(vec![("change_id", id.into())], Vec::new())
         .description(Some("the config is the candidate of a rollout that the reader is in"))
@@ -176,7 +180,7 @@ fn read_configs() -> ObjectBuilder {
         ],
         vec![
             ("revision", integer(1).description(Some("that of the config")).into()),
-            ("variant", variant().into()),
+            ("variant", reference("Variant")),
             ("config", reference("ConfigRecord")),
             ("errors", items.description(Some("the errors of a read of this config alone")).into()),
         ],

@@ -1,7 +1,7 @@
 //! The operations on definitions, their schemas, unique paths and indexes.
 
 use serde_json::{Value, json};
-use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type, schema::OneOfBuilder};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, Type};
 
 use super::{
     builder::{
@@ -59,7 +59,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
         describe(TAG, "create_definition", "Create a definition")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["create_only"])
-            .body("NewDefinition", definition())
+            .body("DefinitionInput", definition())
             .success(201, "config definition created", payload("Definition", definition()), &created)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
@@ -82,7 +82,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .description("A `json_schema` in the body is ignored, with a `Warning`. 409 when a unique path would no longer be indexed.")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
-            .body("NewIndexes", json!({ "indexes": ["port"] }))
+            .body("IndexesInput", json!({ "indexes": ["port"] }))
             .success(200, "config definition updated", payload("Indexes", json!({ "indexes": ["port"] })), &updated)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
@@ -155,7 +155,7 @@ fn of_parts() -> Vec<OperationEntry> {
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag", "policy"])
-            .body("NewRules", schema())
+            .body("RulesInput", schema())
             .success(200, "schema stored", payload("RulesChange", stored), &schema_headers)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507])
@@ -169,7 +169,7 @@ fn of_parts() -> Vec<OperationEntry> {
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
-            .body("NewUniquePaths", example_paths())
+            .body("UniquePathsInput", example_paths())
             .success(200, "unique paths stored", unique(), &unique_headers)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
@@ -178,7 +178,7 @@ fn of_parts() -> Vec<OperationEntry> {
             .description("While `protected` is true, a delete of the definition is answered with 409.")
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .parameters(&["If-Match", "unless_tag"])
-            .body("NewProtection", json!({ "protected": true }))
+            .body("ProtectionInput", json!({ "protected": true }))
             .success(200, "protection stored", protection(), &unique_headers)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
@@ -199,12 +199,12 @@ fn of_parts() -> Vec<OperationEntry> {
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
     vec![
-        ("NewDefinition", schema_of(limits, DefinitionBody::read).into()),
-        ("NewIndexes", schema_of(limits, IndexesBody::read).into()),
+        ("DefinitionInput", schema_of(limits, DefinitionBody::read).into()),
+        ("IndexesInput", schema_of(limits, IndexesBody::read).into()),
         ("Undelete", schema_of(limits, UndeleteBody::read).into()),
-        ("NewRules", schema_of(limits, SchemaBody::read).into()),
-        ("NewUniquePaths", schema_of(limits, UniqueBody::read).into()),
-        ("NewProtection", schema_of(limits, ProtectionBody::read).into()),
+        ("RulesInput", schema_of(limits, SchemaBody::read).into()),
+        ("UniquePathsInput", schema_of(limits, UniqueBody::read).into()),
+        ("ProtectionInput", schema_of(limits, ProtectionBody::read).into()),
     ]
 }
 
@@ -246,9 +246,8 @@ pub(super) fn payloads(limits: &Limits) -> Vec<NamedSchema> {
         ],
         Vec::new(),
     );
-    let meta = closed(vec![("total", integer(0).into())], Vec::new());
     let results = ArrayBuilder::new().items(deleted);
-    let deleted = closed(vec![("results", results.into()), ("meta", meta.into())], Vec::new());
+    let deleted = closed(vec![("results", results.into()), ("meta", reference("TotalMeta"))], Vec::new());
     payloads.push(("DeletedDefinitions", deleted.into()));
     payloads.extend(payloads_of_parts(limits));
     payloads
@@ -275,13 +274,11 @@ fn report() -> Vec<SchemaField> {
 /// The payloads about the schema, the unique paths and the index states.
 fn payloads_of_parts(limits: &Limits) -> Vec<NamedSchema> {
     let schema = || -> SchemaField { ("json_schema", nullable(Type::Object).into()) };
-    let stored = || vec![("config_definition_key", key().into()), schema()];
-    let change = OneOfBuilder::new()
-        .item(closed(stored(), Vec::new()).description(Some("stored")))
-        .item(
-            closed([stored(), report()].concat(), Vec::new()).description(Some("stored with `policy=force`")),
-        )
-        .item(closed(report(), Vec::new()).description(Some("a dry run")));
+    let change = closed(Vec::new(), [vec![("config_definition_key", key().into()), schema()], report()].concat())
+        .description(Some(
+            "`config_definition_key` and `json_schema` if the schema was stored; the report if it was stored with \
+             `policy=force`; of a dry run the report alone",
+        ));
     let asserted =
         nullable(Type::Boolean).description(Some("whether `format` is asserted; null without a schema"));
     let state = closed(

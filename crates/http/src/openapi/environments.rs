@@ -8,11 +8,11 @@ use super::{
         DRY_RUN_WRITE_PARAMETERS, OperationEntry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
         WRITE_REFUSALS, describe, payload,
     },
-    schemas::{NamedSchema, SchemaField, boolean, closed, integer, nullable, open, reference, text, time},
+    schemas::{NamedSchema, SchemaField, boolean, closed, nullable, open, reference, text, time},
 };
 use crate::{
     body::fields::schema_of,
-    environments::{approvals, direct, rules},
+    environments::{approvals, direct, freeze, rules},
 };
 use concord_model::limits::Limits;
 
@@ -85,12 +85,15 @@ pub(super) fn operations() -> Vec<OperationEntry> {
 
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
-    vec![("EnvironmentRules", schema_of(limits, rules).into())]
+    vec![
+        ("EnvironmentRules", schema_of(limits, rules).into()),
+        ("FreezeInput", schema_of(limits, freeze).into()),
+    ]
 }
 
 /// The payloads of its answers.
 pub(super) fn payloads() -> Vec<NamedSchema> {
-    let freeze = open(
+    let kept = open(
         vec![
             ("from", time().into()),
             ("until", time().into()),
@@ -107,16 +110,18 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
         ("environment", text().into()),
         ("direct", direct().into()),
         ("approvals", approvals().into()),
-        ("freeze", ArrayBuilder::new().items(freeze).into()),
+        ("freeze", ArrayBuilder::new().items(kept).into()),
         ("frozen_until", frozen.into()),
         ("created_at", time().into()),
         ("modified_at", time().into()),
     ];
-    let meta = closed(vec![("total", integer(0).into())], Vec::new());
     let results = ArrayBuilder::new().items(reference("Environment"));
     vec![
         ("Environment", open(own, vec![("approvers", approvers.into())]).into()),
-        ("Environments", open(vec![("results", results.into()), ("meta", meta.into())], Vec::new()).into()),
+        (
+            "Environments",
+            open(vec![("results", results.into()), ("meta", reference("TotalMeta"))], Vec::new()).into(),
+        ),
         ("EnvironmentName", closed(vec![("environment", text().into())], Vec::new()).into()),
     ]
 }

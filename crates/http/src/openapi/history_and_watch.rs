@@ -11,7 +11,7 @@ use super::{
     configs,
     schemas::{
         NamedSchema, SchemaField, any_value, boolean, closed, example_schema, integer, json_object, key,
-        nullable, paths, text, time,
+        nullable, paths, reference, text, time,
     },
 };
 use crate::{body::fields::schema_of, change_requests::digest_schema, history::RollbackBody};
@@ -150,7 +150,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
 
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<NamedSchema> {
-    vec![("Rollback", schema_of(limits, RollbackBody::read).into())]
+    vec![("Rollback", schema_of(limits, RollbackBody::read).into()), ("HistoryMeta", history_meta().into())]
 }
 
 /// The payloads of its answers.
@@ -210,7 +210,7 @@ fn polled(limits: &Limits) -> ObjectBuilder {
             ("config_key", key().into()),
             ("data", data("the config after the change").into()),
             ("revision", integer(1).description(Some("of a version that the event has not written")).into()),
-            ("variant", configs::variant().into()),
+            ("variant", reference("Variant")),
             ("prev", data("the config before the change").into()),
             ("redacted", places("the secret places of `data`").into()),
             ("prev_redacted", places("the secret places of `prev`").into()),
@@ -278,9 +278,15 @@ fn changes(data: ObjectBuilder) -> ObjectBuilder {
         ],
         author_fields(),
     );
+    let results = ArrayBuilder::new().items(change);
+    closed(vec![("results", results.into()), ("meta", reference("HistoryMeta"))], Vec::new())
+}
+
+/// Which part of a history a page is.
+fn history_meta() -> ObjectBuilder {
     let before =
         nullable(Type::Integer).description(Some("`before` of the next page; null when there is none"));
-    let meta = closed(
+    closed(
         vec![
             ("limit", integer(1).into()),
             ("next_before", before.into()),
@@ -292,6 +298,5 @@ fn changes(data: ObjectBuilder) -> ObjectBuilder {
             ),
         ],
         Vec::new(),
-    );
-    closed(vec![("results", ArrayBuilder::new().items(change).into()), ("meta", meta.into())], Vec::new())
+    )
 }

@@ -1,7 +1,8 @@
 //! The parameters that operations share, by path, query and header.
 //!
-//! **Invariant:** where two parameters have the same name and different meanings, as `sort_by` has, each is a component
-//! of its own; the first name in its entry is that of the component.
+//! **Invariants:** no schema has a `default`: generated clients would send it with each request, although `page` excludes
+//! `cursor`, and `pretty` may be a filter. Where two parameters have the same name and different meanings, as `sort_by`
+//! has, each is a component of its own; the first name in its entry is that of the component.
 
 use serde_json::json;
 use utoipa::openapi::{
@@ -9,7 +10,7 @@ use utoipa::openapi::{
     path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
 };
 
-use super::schemas::{integer, key, pattern_of_keys, text, time};
+use super::schemas::{boolean, integer, key, pattern_of_keys, text, time};
 use concord_model::limits::{
     IDEMPOTENCY_KEY_BYTES_MAX, LIST_PATTERNS_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S,
     READER_BYTES_MAX, READER_LABELS_BYTES_MAX, REASON_BYTES_MAX, WATCH_KEYS_MAX,
@@ -54,21 +55,23 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("change_id", "The change request's id.", text().examples([json!("7hQx2mVb9KsT")])),
         path("name", "The environment's name.", text().examples([json!("prod")])),
         path("gate", "The gate's name.", text().examples([json!("errors")])),
-        path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
-        path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
     ]
 }
 
 /// The query parameters of dry runs, history, changes of schemas, and watches.
 fn other_parameters() -> Vec<(&'static str, Parameter)> {
+    let seconds = format!("Seconds to wait for a change; {POLL_WAIT_DEFAULT_S} by default.");
     let query =
         |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
-    let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
-        plain("pretty", "`true` indents the JSON of the response.", flag()),
-        plain("writes", "`true`: the node must also take writes that need space on its disk.", flag()),
-        plain("upsert", "`true` creates the config where there is none; without a condition only.", flag()),
+        plain("pretty", "`true` indents the JSON of the response.", boolean()),
+        plain("writes", "`true`: the node must also take writes that need space on its disk.", boolean()),
+        plain(
+            "upsert",
+            "`true` creates the config where there is none; without a condition only.",
+            boolean(),
+        ),
         plain(
             "include",
             "`revision` adds its revision to each record. In a list of configs that has an index of this name, that is \
@@ -86,9 +89,9 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             "dry_run",
             "`true` gives the response of the write, and stores nothing. So does `all-violations`; of data that no variant \
              of a union accepts, it lists the violations of all variants, each with its place in the schema.",
-            text().enum_values(Some(["false", "true", "all-violations"])).default(Some(json!("false"))),
+            text().enum_values(Some(["false", "true", "all-violations"])),
         ),
-        plain("purge", "`true` deletes it for good: the deletion can't be undone.", flag()),
+        plain("purge", "`true` deletes it for good: the deletion can't be undone.", boolean()),
         plain(
             "revision",
             "The config as of this revision; 422 when the revision does not exist yet.",
@@ -108,18 +111,14 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             text().enum_values(Some(["force"])),
         ),
         plain("from", "Begins with the changes of this revision.", integer(0)),
-        plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
-        plain("prev", "`true` returns the data of configs before each change, too.", flag()),
+        plain("initial", "`true` begins with the current state; not together with `from`.", boolean()),
+        plain("prev", "`true` returns the data of configs before each change, too.", boolean()),
         plain(
             "change_requests",
             "`true` returns the changes of change requests in place of those of records. No other parameter says which.",
-            flag(),
+            boolean(),
         ),
-        plain(
-            "wait",
-            "Seconds to wait for a change.",
-            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
-        ),
+        plain("wait", &seconds, integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S)))),
     ]
 }
 
@@ -184,14 +183,13 @@ fn change_request_parameters() -> Vec<(&'static str, Parameter)> {
     let query =
         |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
-    let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
         plain(
             "bypass",
             "`true` passes the rules of environments: the write is carried out at once, in a restricted or frozen \
              environment too, and leaves a change request that others must review. It needs the permission `bypass` and \
              `X-Change-Reason`.",
-            flag(),
+            boolean(),
         ),
         query(
             "change_include",
@@ -205,12 +203,12 @@ fn change_request_parameters() -> Vec<(&'static str, Parameter)> {
             text().enum_values(Some(crate::change_requests::PHASES)),
         ),
         plain("environment", "Only change requests for which the rules of this environment count.", text()),
-        plain("unreviewed", "`true`: only bypasses that wait for a review.", flag()),
-        plain("mine", "`true`: only those of which the client has sent an edition.", flag()),
+        plain("unreviewed", "`true`: only bypasses that wait for a review.", boolean()),
+        plain("mine", "`true`: only those of which the client has sent an edition.", boolean()),
         plain(
             "needs_me",
             "`true`: only those that wait for a vote which the client may give and has not given.",
-            flag(),
+            boolean(),
         ),
         plain(
             "revert",
@@ -254,48 +252,43 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
     let query =
         |id, name, about, schema: ObjectBuilder| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema);
-    let by = |names: [&'static str; 3]| text().enum_values(Some(names)).default(Some(json!("modified_at")));
-    let limit = integer(1).maximum(Some(limits.page_limit)).default(Some(json!(10)));
-    let order = text().enum_values(Some(["asc", "desc"])).default(Some(json!("desc")));
-    let level =
-        text().enum_values(Some(["linearizable", "lease", "local"])).default(Some(json!("linearizable")));
+    let by = |names: [&'static str; 3]| text().enum_values(Some(names));
+    let limit = integer(1).maximum(Some(limits.page_limit));
+    let order = text().enum_values(Some(["asc", "desc"]));
+    let level = text().enum_values(Some(["linearizable", "lease", "local"]));
     vec![
         plain(
             "page",
-            "The number of the page, from 1. A page past the end is empty.",
-            integer(1).default(Some(json!(1))),
+            "The number of the page, from 1, which is the default. A page past the end is empty.",
+            integer(1),
         ),
-        plain("limit", "Records per page.", limit),
+        plain("limit", "Records per page; 10 by default, 100 in the audit log.", limit),
         query(
             "sort_definitions",
             "sort_by",
-            "Ties are broken by key, ascending.",
+            "`modified_at` by default. Ties are broken by key, ascending.",
             by(["config_definition_key", "created_at", "modified_at"]),
         ),
         query(
             "sort_across",
             "sort_by",
-            "Ties are broken by the config's key, then by the definition's, ascending.",
-            text()
-                .enum_values(Some(["config_definition_key", "config_key", "created_at", "modified_at"]))
-                .default(Some(json!("modified_at"))),
+            "`modified_at` by default. Ties are broken by the config's key, then by the definition's, ascending.",
+            text().enum_values(Some(["config_definition_key", "config_key", "created_at", "modified_at"])),
         ),
         query(
             "sort_api_keys",
             "sort_by",
-            "Ties are broken by id, ascending.",
-            text()
-                .enum_values(Some(["key_id", "name", "created_at", "modified_at"]))
-                .default(Some(json!("modified_at"))),
+            "`modified_at` by default. Ties are broken by id, ascending.",
+            text().enum_values(Some(["key_id", "name", "created_at", "modified_at"])),
         ),
         query(
             "sort_configs",
             "sort_by",
-            "`config_key`, `created_at`, `modified_at` or an indexed path of scalars; configs without a value come \
+            "`config_key`, `created_at`, `modified_at` (the default) or an indexed path of scalars; configs without a value come \
              last in both directions, ties are broken by key, ascending.",
-            text().default(Some(json!("modified_at"))),
+            text(),
         ),
-        plain("sort_order", "The direction.", order),
+        plain("sort_order", "The direction; `desc` by default.", order),
         plain(
             "search",
             "Only records whose key contains this text, case-insensitively; empty for all.",
@@ -309,7 +302,7 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
         ),
         plain(
             "consistency",
-            "`local` reads this node's state without asking the leader. `lease` rests on the leader's lease, where the \
+            "`linearizable` is the default. `local` reads this node's state without asking the leader. `lease` rests on the leader's lease, where the \
              settings allow it.",
             level,
         ),

@@ -6,7 +6,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use super::{
     builder::{OperationEntry, READ_PARAMETERS, READ_REFUSALS, describe, payload},
     change_requests::{list_of, null_or},
-    schemas::{NamedSchema, boolean, closed, integer, nullable, open, text, time},
+    schemas::{NamedSchema, boolean, closed, integer, nullable, open, reference, text, time},
 };
 use crate::{
     body::fields::schema_of,
@@ -128,13 +128,11 @@ fn readers() -> ObjectBuilder {
         ],
         Vec::new(),
     );
-    let watches =
-        open(vec![("identified", integer(0).into()), ("unidentified", integer(0).into())], Vec::new());
     let meta = open(
         vec![
             ("healthy", integer_or_null()),
             ("failed", integer_or_null()),
-            ("watches", watches.into()),
+            ("watches", reference("WatchCounts")),
             ("truncated", boolean().into()),
             ("missing_nodes", list_of(integer(1))),
         ],

@@ -6,7 +6,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use super::{
     builder::OperationEntry,
     change_requests::{ends, list_of, null_or, on, party_schema},
-    schemas::{SchemaField, integer, nullable, open, text, time},
+    schemas::{SchemaField, integer, nullable, number, open, reference, text, time},
 };
 use crate::rollouts::ON_FAIL;
 
@@ -51,11 +51,10 @@ pub(super) fn operations() -> Vec<OperationEntry> {
 pub(super) fn rollout() -> ObjectBuilder {
     let integer_or_null = || RefOr::from(Schema::from(nullable(Type::Integer)));
     let labels = ObjectBuilder::new().additional_properties(Some(list_of(text())));
-    let share = ObjectBuilder::new().schema_type(Type::Number);
     let stage = open(
         vec![
             ("labels", labels.into()),
-            ("share", share.into()),
+            ("share", number().into()),
             ("for_s", integer(0).into()),
             ("min_healthy", integer(0).into()),
         ],
@@ -94,8 +93,6 @@ pub(super) fn rollout() -> ObjectBuilder {
         ],
         Vec::new(),
     );
-    let watches =
-        open(vec![("identified", integer(0).into()), ("unidentified", integer(0).into())], Vec::new());
     let status = open(
         vec![
             ("stage", integer_or_null()),
@@ -107,7 +104,7 @@ pub(super) fn rollout() -> ObjectBuilder {
             ("failed", integer_or_null()),
             ("failures", null_or(list_of(failure))),
             ("gates", null_or(list_of(gate_status))),
-            ("watches", null_or(watches)),
+            ("watches", null_or(reference("WatchCounts"))),
             ("waits_for", list_of(text())),
         ],
         Vec::new(),

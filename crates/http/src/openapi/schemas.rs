@@ -1,12 +1,13 @@
 //! Building blocks of schemas: texts, numbers, keys, times, objects, the envelope of a success, pages.
 //!
-//! **Invariant:** bodies of responses are closed, because clients compare them for equality; bodies of requests are
-//! open, because unknown members are ignored.
+//! **Invariants:** bodies of responses are closed, because clients compare them for equality; bodies of requests are
+//! open, because unknown members are ignored. Numbers have a format: without one, generated clients in Go and Java hold
+//! them in 32 bits.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
     ArrayBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, Schema, SchemaFormat, Type,
-    schema::{AdditionalProperties, OneOfBuilder, SchemaType},
+    schema::{AdditionalProperties, Discriminator, OneOfBuilder, SchemaType},
 };
 
 use concord_model::limits::{KEY_BYTES_MAX, Limits};
@@ -14,7 +15,7 @@ use concord_model::limits::{KEY_BYTES_MAX, Limits};
 /// A member of an object, with its name.
 pub(super) type SchemaField = (&'static str, RefOr<Schema>);
 /// A component of the document, with its name.
-pub(super) type NamedSchema = (&'static str, RefOr<Schema>);
+pub(crate) type NamedSchema = (&'static str, RefOr<Schema>);
 
 /// A reference to a component by its name.
 pub(crate) fn reference(name: &str) -> RefOr<Schema> {
@@ -30,11 +31,22 @@ pub(crate) fn boolean() -> ObjectBuilder {
 }
 
 pub(crate) fn integer(minimum: usize) -> ObjectBuilder {
-    ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(minimum))
+    ObjectBuilder::new().schema_type(Type::Integer).format(Some(int64())).minimum(Some(minimum))
+}
+
+pub(crate) fn number() -> ObjectBuilder {
+    let format = SchemaFormat::KnownFormat(KnownFormat::Double);
+    ObjectBuilder::new().schema_type(Type::Number).format(Some(format))
+}
+
+const fn int64() -> SchemaFormat {
+    SchemaFormat::KnownFormat(KnownFormat::Int64)
 }
 
 pub(super) fn nullable(kind: Type) -> ObjectBuilder {
-    ObjectBuilder::new().schema_type(SchemaType::from_iter([kind, Type::Null]))
+    let format = (kind == Type::Integer).then(int64);
+    let object = if kind == Type::Object { json_object() } else { ObjectBuilder::new() };
+    object.schema_type(SchemaType::from_iter([kind, Type::Null])).format(format)
 }
 
 /// Any JSON value.
@@ -42,7 +54,13 @@ pub(crate) fn any_value() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(SchemaType::AnyValue)
 }
 
+/// Any JSON object. It says that it has members: some generators take it for an empty one otherwise.
 pub(crate) fn json_object() -> ObjectBuilder {
+    object().additional_properties(Some(AdditionalProperties::FreeForm(true)))
+}
+
+/// An object whose members are added.
+pub(crate) fn object() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::Object)
 }
 
@@ -76,12 +94,25 @@ pub(crate) fn paths(limits: &Limits) -> ArrayBuilder {
 
 /// A location in a request or document, outermost step first.
 pub(super) fn location() -> ArrayBuilder {
-    ArrayBuilder::new().items(OneOfBuilder::new().item(text()).item(integer(0)))
+    ArrayBuilder::new().items(reference("LocationStep"))
+}
+
+/// What the schemas of several files refer to. An object that occurs twice has a name: without one, generated clients
+/// name it by the first place.
+pub(super) fn shared() -> [NamedSchema; 4] {
+    let page = [("page", integer(1).into()), ("limit", integer(1).into()), ("total", integer(0).into())];
+    let watches = vec![("identified", integer(0).into()), ("unidentified", integer(0).into())];
+    [
+        ("LocationStep", OneOfBuilder::new().item(text()).item(integer(0)).into()),
+        ("PageMeta", closed(page.into(), Vec::new()).into()),
+        ("TotalMeta", closed(vec![("total", integer(0).into())], Vec::new()).into()),
+        ("WatchCounts", open(watches, Vec::new()).into()),
+    ]
 }
 
 /// An object with these members; further members are allowed.
 pub(super) fn open(required: Vec<SchemaField>, optional: Vec<SchemaField>) -> ObjectBuilder {
-    let mut object = json_object();
+    let mut object = object();
     for (name, schema) in required {
         object = object.property(name, schema).required(name);
     }
@@ -93,6 +124,15 @@ pub(super) fn closed(required: Vec<SchemaField>, optional: Vec<SchemaField>) -> 
     open(required, optional).additional_properties(Some(AdditionalProperties::FreeForm(false)))
 }
 
+/// One of several components. `member` says which: each of its values is here, with the component that it stands for.
+pub(crate) fn one_of(member: &str, values: &[(&str, &str)]) -> OneOfBuilder {
+    let mut components: Vec<&str> = values.iter().map(|(_, component)| *component).collect();
+    components.dedup();
+    let mapping = values.iter().map(|(value, name)| (*value, format!("#/components/schemas/{name}")));
+    let any = components.into_iter().fold(OneOfBuilder::new(), |any, name| any.item(reference(name)));
+    any.discriminator(Some(Discriminator::with_mapping(member, mapping)))
+}
+
 /// The envelope of a success around a payload.
 pub(super) fn envelope(payload: RefOr<Schema>) -> ObjectBuilder {
     let status = text().enum_values(Some(["SUCCESS"]));
@@ -101,12 +141,8 @@ pub(super) fn envelope(payload: RefOr<Schema>) -> ObjectBuilder {
 
 /// A page of a list of records.
 pub(super) fn page(record: &str) -> ObjectBuilder {
-    let meta = closed(
-        vec![("page", integer(1).into()), ("limit", integer(1).into()), ("total", integer(0).into())],
-        Vec::new(),
-    );
     let results = ArrayBuilder::new().items(reference(record));
-    closed(vec![("results", results.into()), ("meta", meta.into())], Vec::new())
+    closed(vec![("results", results.into()), ("meta", reference("PageMeta"))], Vec::new())
 }
 
 /// The two times of a record.

@@ -7,8 +7,8 @@
 //! authenticate      checks the credential                  standard headers; measures the time
 //! admit             quota of the key; begins a line of     ends the line; counts what was used
 //!                   the audit log
-//! respond                                                  checks the permission of a slow read again; indents,
-//!                                                          compresses and weighs the response
+//! respond                                                  checks the permission of a slow read again; takes raw
+//!                                                          data out, indents, compresses and weighs the response
 //! contain           strict audit log                       a panic of the handler becomes 500
 //! dispatch          404 and 405                            calls the handler of the endpoint
 //! ```
@@ -37,9 +37,10 @@ use super::{
     coding::{self, Coding},
     configs, cors,
     decision::{self, PendingDecision},
-    endpoints::{Handler, Matched, OpenCall, TABLE},
+    endpoints::{Handler, Matched, OpenCall, RawPart, Route, TABLE},
     extract::{AuthenticatedCall, MatchedRequest, ReadRequest},
     flags, pretty, quota,
+    raw::{self, RawFormat},
     reply::{self, LogOnly, NO_STORE, NODE, Problem, STATE_REVISION, number, ofrep::OfrepForm},
     server::{Answerer, boxed},
     usage::{CountedRequest, measured},
@@ -131,7 +132,8 @@ impl Api {
             access::authenticate_ticket(service, request.extensions(), &definition, &ticket)
                 .map_err(|response| *response)
         } else {
-            access::authenticate(service, request.headers(), request.extensions()).await
+            let takes_token = matched.route.is_some_and(Route::is_consul);
+            access::authenticate(service, request.headers(), request.extensions(), takes_token).await
         };
         let (is_authenticated, response) = match access {
             Ok(access) => (
@@ -184,7 +186,7 @@ impl Api {
     async fn respond(
         &self,
         access: RequestAccess,
-        asked: MatchedRequest,
+        mut asked: MatchedRequest,
         pending: Option<&PendingDecision>,
     ) -> Response {
         if let Err(problem) = asked.check_query() {
@@ -196,10 +198,19 @@ impl Api {
             Ok(is_wanted) => is_wanted,
             Err(problem) => return problem.into_response(),
         };
+        let raw = match self.raw(&access, &asked) {
+            Ok(raw) => raw,
+            Err(problem) => return problem.into_response(),
+        };
+        asked.is_raw = raw.is_some();
         let reader = WaitingReader::of(&access, is_read);
         let mut response = self.contain(access, asked, pending).await;
         if let Some(reader) = reader {
             response = reader.answered(&self.service, response);
+        }
+        if let Some(raw) = raw {
+            // Boxed: few requests need it, and every request would have its space.
+            response = Box::pin(raw::rewritten(response, raw, &self.service)).await;
         }
         if is_pretty {
             response = Box::pin(pretty::indented(response, &self.service)).await;
@@ -214,6 +225,22 @@ impl Api {
             // Boxed: few responses need it, and every request would have its space.
             Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
         }
+    }
+
+    /// The format of a raw response, and what it has; `None` for the ordinary one.
+    fn raw(
+        &self,
+        access: &RequestAccess,
+        asked: &MatchedRequest,
+    ) -> Result<Option<(RawFormat, RawPart)>, Problem> {
+        let (Some(part), RequestAccess::Authenticated(principal)) =
+            (asked.matched.endpoint.and_then(|endpoint| endpoint.raw), access)
+        else {
+            return Ok(None);
+        };
+        let (headers, params) = (asked.request.headers(), asked.params());
+        let format = raw::format(&self.service, principal, (&asked.matched, params, asked.uri()), headers)?;
+        Ok(format.map(|format| (format, part)))
     }
 
     /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers

@@ -58,7 +58,7 @@ async fn node_of(service: Service) -> Api {
 async fn owner_of(api: &Api, credential: &str) -> Principal {
     let mut headers = HeaderMap::new();
     headers.insert(header::AUTHORIZATION, HeaderValue::from_str(credential).unwrap());
-    match access::authenticate(&api.service, &headers, &http::Extensions::new()).await {
+    match access::authenticate(&api.service, &headers, &http::Extensions::new(), false).await {
         Ok(RequestAccess::Authenticated(principal)) => principal,
         Ok(RequestAccess::Public) => panic!("a credential is no public access"),
         Err(response) => panic!("{response:?}"),

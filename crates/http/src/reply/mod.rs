@@ -54,7 +54,7 @@ pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord
 /// The header with the progress of an index build: configs indexed, `/`, all configs.
 const INDEX_BUILDING: HeaderName = HeaderName::from_static("x-concord-index-building");
 /// The header with the places of values that the client is not shown.
-const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
+pub(super) const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
 /// The header with the id of the node that responds.
 pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 /// The header with the number of configs that do not fit a schema.
@@ -151,6 +151,23 @@ impl Reply {
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
         Self { status: StatusCode::NOT_MODIFIED, headers, ..Self::of(Body::empty()) }
+    }
+
+    /// Status 404 without a body: to the clients of Consul, a key that there is not.
+    pub(super) fn no_key() -> Self {
+        Self { status: StatusCode::NOT_FOUND, ..Self::of(Body::empty()) }
+    }
+
+    /// Status 400 with a text: what Consul says of a request that is wrong.
+    pub(super) fn bad_request(texts: Vec<String>) -> Self {
+        let text = texts.join("; ");
+        let reply = Self::text(HeaderValue::from_static("text/plain; charset=utf-8"), text);
+        Self { status: StatusCode::BAD_REQUEST, ..reply }
+    }
+
+    /// A text that is no JSON, or whose JSON has no envelope.
+    pub(super) fn text(kind: HeaderValue, text: impl Into<Body>) -> Self {
+        Self { headers: HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), ..Self::of(text.into()) }
     }
 
     /// A page of a list, with what it may keep in memory.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Code, Detail, JSON, LogOnly, NOT_VALID};
 use crate::json::loc_json;
 use concord_model::{
-    error::{Invalid, LocSegment, Rejection, Violation},
+    error::{IdentityRejection, Invalid, LocSegment, Rejection, Violation},
     time::Timestamp,
 };
 use concord_service::Refusal;
@@ -133,12 +133,20 @@ fn status_of_rejection(rejection: &Rejection) -> (StatusCode, &'static str) {
         | Rejection::ChangeTooLarge(_)
         | Rejection::RolloutInvalid(_)
         | Rejection::NotRevertible(_) => INVALID,
-        Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
+        Rejection::KeyEnded
+        | Rejection::SessionEnded
+        | Rejection::RootDisabled
+        | Rejection::Identity(IdentityRejection::TokenEnded) => UNAUTHORIZED,
         Rejection::DefinitionNotFound
         | Rejection::ConfigNotFound
         | Rejection::KeyNotFound
         | Rejection::EnvironmentNotFound
         | Rejection::ChangeNotFound
+        | Rejection::Identity(
+            IdentityRejection::SessionNotFound
+            | IdentityRejection::ProviderNotFound
+            | IdentityRejection::RoleNotFound,
+        )
         | Rejection::NothingToRestore(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Rejection::QuotaExceeded { .. } | Rejection::ChangesFull => {
             (StatusCode::INSUFFICIENT_STORAGE, "storage_full")
@@ -170,11 +178,16 @@ fn status_of_rejection(rejection: &Rejection) -> (StatusCode, &'static str) {
         | Rejection::TooManyRollouts
         | Rejection::RolloutStage
         | Rejection::RolloutWaits(_)
+        | Rejection::Identity(
+            IdentityRejection::TooManySessions
+            | IdentityRejection::TooManyProviders
+            | IdentityRejection::TooManyRoles,
+        )
         | Rejection::TooManyPersons => (StatusCode::CONFLICT, "conflict_error"),
         Rejection::KeyNotAttested | Rejection::OwnKey | Rejection::OwnChange | Rejection::NotApprover => {
             (StatusCode::FORBIDDEN, "forbidden_error")
         }
-        Rejection::Unauthored => INTERNAL,
+        Rejection::Unauthored | Rejection::Identity(IdentityRejection::SessionExists) => INTERNAL,
         // That of the operation, as if it had been requested alone.
         Rejection::InBatch { rejection, .. } => status_of_rejection(rejection),
     }

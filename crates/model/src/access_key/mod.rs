@@ -22,7 +22,12 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use smol_str::SmolStr;
 
-use super::{record::Revision, system::person::PersonId, time::Timestamp};
+use super::{
+    feature::{IDENTITY, LEVEL_MIN},
+    record::Revision,
+    system::person::PersonId,
+    time::Timestamp,
+};
 use clear_text::is_base62;
 pub use grants::{Grant, Grants, Pattern, Verb, Verbs};
 
@@ -282,9 +287,31 @@ pub enum Author {
     /// The cluster itself. It may propose only what
     /// [`is_of_the_cluster`](super::command::Command::is_of_the_cluster).
     Cluster,
+    /// A session. Since level 3.
+    Session(SessionUse),
 }
 
-/// An access key as it was when the request was judged.
+impl Author {
+    /// The feature level that a node must know to apply what it proposes.
+    #[must_use]
+    pub fn feature_level(&self) -> u32 {
+        match self {
+            Self::Root | Self::Key(_) | Self::Cluster => LEVEL_MIN,
+            Self::Session(_) => IDENTITY,
+        }
+    }
+}
+
+/// A session as it was when the request was evaluated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionUse {
+    /// The session.
+    pub id: KeyId,
+    /// The revision of the policy that its permissions were computed by.
+    pub policy: Revision,
+}
+
+/// An access key as it was when the request was evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyUse {
     /// The key.

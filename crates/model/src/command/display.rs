@@ -5,7 +5,8 @@
 use std::fmt;
 
 use super::{
-    AccessCommand, AuditCommand, ChangeAction, Command, Proposal, SystemCommand, Transaction, Undeletion,
+    AccessCommand, AuditCommand, ChangeAction, Command, IdentityCommand, Proposal, SystemCommand,
+    Transaction, Undeletion,
 };
 
 impl fmt::Display for AccessCommand {
@@ -19,6 +20,22 @@ impl fmt::Display for AccessCommand {
             Self::DisableRoot => f.write_str("disable the root key"),
             Self::EnableRoot => f.write_str("enable the root key"),
             Self::Attest { id, .. } => write!(f, "attest access key {id}"),
+        }
+    }
+}
+
+impl fmt::Display for IdentityCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PutProvider { of, .. } => write!(f, "put identity provider `{}`", of.name),
+            Self::DeleteProvider(of) => write!(f, "delete identity provider `{}`", of.name),
+            Self::PutRole { of, .. } => write!(f, "put role `{}`", of.name),
+            Self::DeleteRole(of) => write!(f, "delete role `{}`", of.name),
+            Self::EndSessions { name, .. } => write!(f, "end all sessions of identity provider `{name}`"),
+            Self::EndSession { id } => write!(f, "end session {id}"),
+            Self::OpenSession(session) => write!(f, "open session {}", session.id),
+            Self::PutKeySet { provider, .. } => write!(f, "put the key set of identity provider {provider}"),
+            Self::SweepSessions { .. } => f.write_str("sweep sessions"),
         }
     }
 }
@@ -49,6 +66,7 @@ impl fmt::Display for SystemCommand {
             }
             Self::SweepChanges { .. } => f.write_str("sweep change requests"),
             Self::HoldChanges => f.write_str("hold all change requests"),
+            Self::Identity(command) => command.fmt(f),
         }
     }
 }

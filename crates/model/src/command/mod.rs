@@ -3,6 +3,7 @@
 //! | to find | look in |
 //! |---|---|
 //! | what is done to a change request | [`ChangeAction`] |
+//! | what is done to providers, roles and sessions | [`IdentityCommand`] |
 //! | what a command changes | [`touched`] |
 //! | where a proposal comes from, and what it rests on | [`source`] |
 //!
@@ -15,6 +16,7 @@
 
 mod action;
 mod display;
+mod identity;
 pub mod source;
 pub mod touched;
 
@@ -27,7 +29,7 @@ use super::{
     audit::AnchoredLog,
     encoding,
     error::Rejection,
-    feature::{LEVEL_MIN, level_max},
+    feature::{IDENTITY, LEVEL_MIN, level_max},
     flat::decode_without,
     key::Key,
     record::{DeletedId, IndexEntries, Revision},
@@ -41,6 +43,7 @@ use super::{
     time::Timestamp,
 };
 pub use action::{ChangeAction, RolloutStage};
+pub use identity::{IdentityCommand, KeptOfProvider, NewSession, PolicyChange};
 use source::Tail;
 
 /// The precondition of a write: the state of the record that it replaces.
@@ -237,6 +240,8 @@ pub enum SystemCommand {
     },
     /// Holds all change requests that are open; in the log of a recovered cluster, after the entries of the one before.
     HoldChanges,
+    /// Changes providers, roles, key sets or sessions. Since level 3.
+    Identity(IdentityCommand),
 }
 
 /// A change of the rules of an environment.
@@ -423,7 +428,7 @@ impl SystemCommand {
             Self::DeleteEnvironment { name, expect } => {
                 Some(EnvironmentChange { name, after: None, expect: *expect })
             }
-            Self::Change { .. } | Self::SweepChanges { .. } | Self::HoldChanges => None,
+            Self::Change { .. } | Self::SweepChanges { .. } | Self::HoldChanges | Self::Identity(_) => None,
         }
     }
 
@@ -435,6 +440,7 @@ impl SystemCommand {
             | Self::DeleteEnvironment { .. }
             | Self::SweepChanges { .. }
             | Self::HoldChanges => LEVEL_MIN,
+            Self::Identity(_) => IDENTITY,
         }
     }
 
@@ -444,6 +450,7 @@ impl SystemCommand {
             Self::SweepChanges { .. } | Self::HoldChanges => true,
             Self::PutEnvironment { .. } | Self::DeleteEnvironment { .. } => false,
             Self::Change { action, .. } => action.is_of_the_cluster(),
+            Self::Identity(command) => command.is_of_the_cluster(),
         }
     }
 }
@@ -704,7 +711,8 @@ impl Proposal {
     /// The feature level that a node must know to apply it.
     #[must_use]
     pub fn feature_level(&self) -> u32 {
-        self.command.feature_level()
+        let tail = self.tail.as_ref().map_or(LEVEL_MIN, |tail| tail.feature_level());
+        self.command.feature_level().max(self.author.feature_level()).max(tail)
     }
 
     /// Decodes the bytes of [`Self::to_bytes`].
@@ -718,10 +726,8 @@ impl Proposal {
             return Err(DecodeError::Unknown(level));
         }
         let (proposal, rest) = postcard::take_from_bytes::<Self>(rest).map_err(|_| DecodeError::Damaged)?;
-        if proposal.feature_level() != level {
-            return Err(DecodeError::Damaged);
-        }
-        Ok(Self { tail: Tail::from_bytes(rest)?, ..proposal })
+        let proposal = Self { tail: Tail::from_bytes(rest)?, ..proposal };
+        if proposal.feature_level() == level { Ok(proposal) } else { Err(DecodeError::Damaged) }
     }
 }
 

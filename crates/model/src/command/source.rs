@@ -12,6 +12,7 @@ use super::{DecodeError, Proposal};
 use crate::{
     access_key::KeyId,
     encoding,
+    feature::{IDENTITY, LEVEL_MIN},
     key::Key,
     limits::GUARDS_MAX,
     record::Revision,
@@ -110,6 +111,25 @@ pub enum Guard {
         /// Its revision; `None` when it had no record.
         revision: Option<Revision>,
     },
+    /// The policy: all providers and roles. Since level 3.
+    Policy {
+        /// Its revision; 0 if there was none.
+        revision: Revision,
+    },
+}
+
+impl Guard {
+    /// The feature level that a node must know to apply what rests on it.
+    fn feature_level(&self) -> u32 {
+        match self {
+            Self::Config { .. }
+            | Self::Definition { .. }
+            | Self::Configs { .. }
+            | Self::AccessKey { .. }
+            | Self::Environment { .. } => LEVEL_MIN,
+            Self::Policy { .. } => IDENTITY,
+        }
+    }
 }
 
 /// A definition as the leader read it.
@@ -136,6 +156,11 @@ impl Tail {
     pub fn of(source: Source, guards: Vec<Guard>) -> Option<Box<Self>> {
         let tail = Self { source, guards };
         (!tail.is_empty()).then(|| Box::new(tail))
+    }
+
+    /// The feature level that a node must know to apply a proposal with it.
+    pub(super) fn feature_level(&self) -> u32 {
+        self.guards.iter().map(Guard::feature_level).max().unwrap_or(LEVEL_MIN)
     }
 
     fn is_empty(&self) -> bool {

@@ -13,7 +13,12 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{environment::EnvironmentName, pace::Pace, person::PersonId};
+use super::{
+    environment::EnvironmentName,
+    identity::{OwnerTag, ProviderId},
+    pace::Pace,
+    person::PersonId,
+};
 use crate::{
     access_key::{KeyId, clear_text::is_base62},
     command::source::Guard,
@@ -104,6 +109,23 @@ pub enum Party {
         /// The key's person.
         person: Option<PersonId>,
     },
+    /// A machine that has logged in: a CI job, a pod. Since level 3.
+    Machine(Box<Machine>),
+}
+
+/// A machine that has done something. Its session may have ended since.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its session.
+    pub session: KeyId,
+    /// The revision that opened the session.
+    pub opened: Revision,
+    /// The provider whose token has opened it.
+    pub provider: ProviderId,
+    /// Who it is.
+    pub owner: OwnerTag,
+    /// What history and audit call it.
+    pub name: String,
 }
 
 impl Party {
@@ -111,12 +133,13 @@ impl Party {
     #[must_use]
     pub fn person(&self) -> Option<PersonId> {
         match self {
-            Self::Root => None,
+            Self::Root | Self::Machine(_) => None,
             Self::Key { person, .. } => *person,
         }
     }
 
-    /// Whether both may be one human: they have the same key or the same person.
+    /// Whether both may be one human: they have the same key or the same person, or are the same machine. Who is behind a
+    /// machine nobody knows; a change request of one needs one approval more ([`Change::approvals_needed`]).
     #[must_use]
     pub fn may_be(&self, other: &Self) -> bool {
         match (self, other) {
@@ -124,7 +147,8 @@ impl Party {
             (Self::Key { id, person }, Self::Key { id: other, person: others }) => {
                 id == other || (person.is_some() && person == others)
             }
-            (Self::Root, Self::Key { .. }) | (Self::Key { .. }, Self::Root) => false,
+            (Self::Machine(machine), Self::Machine(other)) => machine.owner == other.owner,
+            (Self::Root | Self::Key { .. } | Self::Machine(_), _) => false,
         }
     }
 }

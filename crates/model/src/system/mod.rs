@@ -8,6 +8,7 @@
 //! | persons and their labels | [`person`] |
 //! | rollouts: stages and candidates | [`rollout`] |
 //! | how a rollout goes on, pauses | [`pace`] |
+//! | providers, roles, sessions | [`identity`] |
 //!
 //! What the log decides by is typed ([`SystemBody`]). The rest is text that only clients and the console read.
 //!
@@ -15,6 +16,7 @@
 
 pub mod change;
 pub mod environment;
+pub mod identity;
 pub mod pace;
 pub mod person;
 pub mod rollout;
@@ -26,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::{encoding, key::Key, record::Revision, time::Timestamp};
 use change::{Change, Content};
 use environment::Environment;
+use identity::{KeySet, Provider, Session};
 use person::Person;
 use rollout::Rollout;
 
@@ -43,6 +46,16 @@ pub enum SystemKind {
     Person = 3,
     /// [`Rollout`].
     Rollout = 4,
+    /// [`Provider`].
+    Provider = 5,
+    /// A role.
+    Role = 6,
+    /// [`Session`].
+    Session = 7,
+    /// [`KeySet`].
+    KeySet = 8,
+    /// The policy (`identity.rs`).
+    Policy = 9,
 }
 
 /// The key of a system record. Records ascend by kind, then by name.
@@ -62,6 +75,11 @@ impl fmt::Display for SystemKey {
             SystemKind::Content => "content of a change request",
             SystemKind::Person => "person",
             SystemKind::Rollout => "rollout",
+            SystemKind::Provider => "identity provider",
+            SystemKind::Role => "role",
+            SystemKind::Session => "session",
+            SystemKind::KeySet => "key set of the identity provider",
+            SystemKind::Policy => "identity",
         };
         write!(f, "{kind} `{}`", self.name)
     }
@@ -80,6 +98,16 @@ pub enum SystemBody {
     Person(Person),
     /// A rollout. The name of its record is the id of its change request. Since level 2.
     Rollout(Box<Rollout>),
+    /// An identity provider. Since level 3, as all that follow.
+    Provider(Provider),
+    /// A role.
+    Role,
+    /// A session. The name of its record is its id.
+    Session(Box<Session>),
+    /// The public keys of a provider.
+    KeySet(KeySet),
+    /// The policy. There is one.
+    Policy,
 }
 
 /// A system record as it is stored.
@@ -110,6 +138,11 @@ impl SystemRecord {
             SystemBody::Content(_) => SystemKind::Content,
             SystemBody::Person(_) => SystemKind::Person,
             SystemBody::Rollout(_) => SystemKind::Rollout,
+            SystemBody::Provider(_) => SystemKind::Provider,
+            SystemBody::Role => SystemKind::Role,
+            SystemBody::Session(_) => SystemKind::Session,
+            SystemBody::KeySet(_) => SystemKind::KeySet,
+            SystemBody::Policy => SystemKind::Policy,
         };
         SystemKey { kind, name: self.name.clone() }
     }
@@ -117,61 +150,49 @@ impl SystemRecord {
     /// The environment that it is; `None` for another record.
     #[must_use]
     pub fn environment(&self) -> Option<&Environment> {
-        match &self.body {
-            SystemBody::Environment(environment) => Some(environment),
-            SystemBody::Change(_)
-            | SystemBody::Content(_)
-            | SystemBody::Person(_)
-            | SystemBody::Rollout(_) => None,
-        }
+        if let SystemBody::Environment(environment) = &self.body { Some(environment) } else { None }
     }
 
     /// The change request that it is; `None` for another record.
     #[must_use]
     pub fn change(&self) -> Option<&Change> {
-        match &self.body {
-            SystemBody::Change(change) => Some(change),
-            SystemBody::Environment(_)
-            | SystemBody::Content(_)
-            | SystemBody::Person(_)
-            | SystemBody::Rollout(_) => None,
-        }
+        if let SystemBody::Change(change) = &self.body { Some(change) } else { None }
     }
 
     /// The content of a change request that it is; `None` for another record.
     #[must_use]
     pub fn content(&self) -> Option<&Content> {
-        match &self.body {
-            SystemBody::Content(content) => Some(content),
-            SystemBody::Environment(_)
-            | SystemBody::Change(_)
-            | SystemBody::Person(_)
-            | SystemBody::Rollout(_) => None,
-        }
+        if let SystemBody::Content(content) = &self.body { Some(content) } else { None }
     }
 
     /// The person that it is; `None` for another record.
     #[must_use]
     pub fn person(&self) -> Option<&Person> {
-        match &self.body {
-            SystemBody::Person(person) => Some(person),
-            SystemBody::Environment(_)
-            | SystemBody::Change(_)
-            | SystemBody::Content(_)
-            | SystemBody::Rollout(_) => None,
-        }
+        if let SystemBody::Person(person) = &self.body { Some(person) } else { None }
     }
 
     /// The rollout that it is; `None` for another record.
     #[must_use]
     pub fn rollout(&self) -> Option<&Rollout> {
-        match &self.body {
-            SystemBody::Rollout(rollout) => Some(rollout),
-            SystemBody::Environment(_)
-            | SystemBody::Change(_)
-            | SystemBody::Content(_)
-            | SystemBody::Person(_) => None,
-        }
+        if let SystemBody::Rollout(rollout) = &self.body { Some(rollout) } else { None }
+    }
+
+    /// The identity provider that it is; `None` for another record.
+    #[must_use]
+    pub fn provider(&self) -> Option<&Provider> {
+        if let SystemBody::Provider(provider) = &self.body { Some(provider) } else { None }
+    }
+
+    /// The session that it is; `None` for another record.
+    #[must_use]
+    pub fn session(&self) -> Option<&Session> {
+        if let SystemBody::Session(session) = &self.body { Some(session) } else { None }
+    }
+
+    /// The key set that it is; `None` for another record.
+    #[must_use]
+    pub fn key_set(&self) -> Option<&KeySet> {
+        if let SystemBody::KeySet(key_set) = &self.body { Some(key_set) } else { None }
     }
 
     /// The bytes that it takes in memory, about.
@@ -183,6 +204,8 @@ impl SystemRecord {
             SystemBody::Content(content) => content.bytes(),
             SystemBody::Person(person) => person.label.as_str().len(),
             SystemBody::Rollout(rollout) => rollout.bytes(),
+            SystemBody::Session(session) => size_of::<Session>() + session.name.len(),
+            SystemBody::Provider(_) | SystemBody::Role | SystemBody::KeySet(_) | SystemBody::Policy => 0,
         };
         (size_of::<Self>() + self.text.len() + body) as u64
     }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::change::Machine;
 use crate::{access_key::KeyId, time::Timestamp};
 
 /// Who did something to a rollout.
@@ -14,6 +15,8 @@ pub enum Actor {
     Root,
     /// The holder of an access key.
     Key(KeyId),
+    /// A machine that has logged in. Since level 3.
+    Machine(Box<Machine>),
 }
 
 /// Why a rollout does not go on.

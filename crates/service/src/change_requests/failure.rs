@@ -100,7 +100,10 @@ fn next_of_rejection(rejection: &Rejection) -> Next {
         | Rejection::RolloutStage
         | Rejection::ChangeNotDue(NotDue::After(_) | NotDue::NoSchedule)
         | Rejection::NotRevertible(_) => Next::Gone,
-        Rejection::SenderEnded | Rejection::KeyEnded | Rejection::RootDisabled => never(AUTHOR_ENDED, &text),
+        Rejection::SenderEnded
+        | Rejection::KeyEnded
+        | Rejection::SessionEnded
+        | Rejection::RootDisabled => never(AUTHOR_ENDED, &text),
         Rejection::NotApproved { .. } | Rejection::EditionRejected => never("not_approved", &text),
         Rejection::ChangeDigest => never("change_digest", &text),
         Rejection::RolloutInvalid(_) => never("change_invalid", &text),
@@ -130,6 +133,7 @@ fn next_of_rejection(rejection: &Rejection) -> Next {
         | Rejection::OwnKey
         | Rejection::OwnChange
         | Rejection::NotApprover
+        | Rejection::Identity(_)
         | Rejection::ChangeTooLarge(_) => never(INVALID, &text),
     }
 }

@@ -98,6 +98,7 @@ pub(crate) fn party_of(state: &State, actor: &Actor) -> Option<Party> {
             let person = state.access_key(id).and_then(|key| key.person);
             Some(Party::Key { id: id.clone(), person })
         }
+        Actor::Machine(machine) => Some(Party::Machine(machine.clone())),
     }
 }
 

@@ -374,7 +374,7 @@ fn votes(state: &State, change: &Change, party: &impl Fn(&Party) -> PartyView) -
         at: vote.at,
         counts: match (vote.opinion, &vote.by) {
             (Opinion::Approval, Party::Key { id, .. }) => counting.contains(id),
-            (Opinion::Approval, Party::Root) => false,
+            (Opinion::Approval, Party::Root | Party::Machine(_)) => false,
             (Opinion::Rejection | Opinion::Review, _) => true,
         },
         is_redacted: vote.is_redacted,
@@ -431,8 +431,11 @@ fn operation(operation: &StoredOperation) -> OperationView {
 }
 
 pub(super) fn party_view(state: &State, party: &Party, with_label: bool) -> PartyView {
-    let Party::Key { id, person } = party else {
-        return PartyView { key: "root".into(), person: None, label: None, name: None };
+    let named = |key: &str| PartyView { key: key.to_owned(), person: None, label: None, name: None };
+    let (id, person) = match party {
+        Party::Root => return named("root"),
+        Party::Machine(machine) => return named(&machine.name),
+        Party::Key { id, person } => (id, person),
     };
     let label = person.filter(|_| with_label).and_then(|person| state.person(person));
     let key = state.access_key(id).filter(|_| with_label);

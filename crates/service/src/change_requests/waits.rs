@@ -138,7 +138,7 @@ pub(super) fn unattested(
         return Vec::new();
     }
     let is_attested = |author: &&Party| match author {
-        Party::Root => false,
+        Party::Root | Party::Machine(_) => false,
         Party::Key { id, .. } => state.access_key(id).is_some_and(|key| key.attestation.is_some()),
     };
     change.authors.iter().filter(|author| !is_attested(author)).map(party).collect()

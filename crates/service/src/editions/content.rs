@@ -293,7 +293,8 @@ impl StoredOperation {
             Guard::Config { .. }
             | Guard::Definition { .. }
             | Guard::Configs { .. }
-            | Guard::AccessKey { .. } => None,
+            | Guard::AccessKey { .. }
+            | Guard::Policy { .. } => None,
         });
         let expect = Expect::Read(read.flatten());
         Some(match self {

@@ -155,7 +155,7 @@ impl FoundChange<'_> {
             return principal.is_root() && self.change.is_author(&Party::Root);
         };
         self.change.authors.iter().any(|author| match author {
-            Party::Root => false,
+            Party::Root | Party::Machine(_) => false,
             Party::Key { id, person } => {
                 *id == key.id || (key.attestation.is_some() && person.is_some() && *person == key.person)
             }
@@ -234,7 +234,7 @@ impl FoundChange<'_> {
 
 fn key_of<'s>(state: &'s State, party: &Party) -> Option<&'s Arc<AccessKey>> {
     match party {
-        Party::Root => None,
+        Party::Root | Party::Machine(_) => None,
         Party::Key { id, .. } => state.access_key(id),
     }
 }
@@ -402,6 +402,9 @@ pub(crate) fn stale_text(state: &State, base: &Guard) -> String {
             )
         }
         Guard::AccessKey { .. } => "an access key changed meanwhile: send the request again".into(),
+        Guard::Policy { .. } => {
+            "an identity provider or a role changed meanwhile: send the request again".into()
+        }
     }
 }
 

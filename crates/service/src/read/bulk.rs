@@ -96,7 +96,7 @@ impl Reads {
         request: BulkRequest,
     ) -> Result<BulkRead, Refusal> {
         let BulkRequest { configs: names, at, reader } = &request;
-        self.name_in_audit_log(names);
+        self.name_in_audit_log(names.iter().map(|name| name.definition.as_str()));
         let mut allowed = Vec::with_capacity(names.len());
         for name in names {
             allowed.push(principal.authorize(Verb::Read, Some(&name.definition)));
@@ -155,13 +155,12 @@ impl Reads {
 
     /// Names the requested definitions in the audit log. A line has a limited number of them, so those whose reads are
     /// recorded come first. Otherwise a client could hide such a read by naming other definitions before it.
-    fn name_in_audit_log(&self, names: &[BulkConfig]) {
+    pub(super) fn name_in_audit_log<'a>(&self, definitions: impl Iterator<Item = &'a str> + Clone) {
         let audit = &self.cx.audit;
         if audit.has_reads() {
-            let is_recorded = |name: &&BulkConfig| audit.records_reads_of(Some(&name.definition));
-            names.iter().filter(is_recorded).for_each(|name| name_read(&name.definition));
+            definitions.clone().filter(|one| audit.records_reads_of(Some(one))).for_each(name_read);
         }
-        names.iter().for_each(|name| name_read(&name.definition));
+        definitions.for_each(name_read);
     }
 
     /// Rejects a response that is larger than a response may be, whatever else is in flight.

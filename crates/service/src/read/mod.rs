@@ -13,6 +13,7 @@
 //! | the query of a list: making it, its cost, running it | `query` |
 //! | redaction of a page | `shown` |
 //! | the records of a list: cut into pages and chunks | `records` |
+//! | whole definitions, without pages | `whole` |
 
 pub mod bulk;
 pub mod cursor;
@@ -27,6 +28,7 @@ pub mod records;
 mod retained;
 mod shown;
 pub mod view;
+pub mod whole;
 
 use std::sync::Arc;
 

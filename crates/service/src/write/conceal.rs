@@ -145,7 +145,9 @@ fn without_records(rejection: &Rejection) -> Option<String> {
         | Rejection::ChangeNotDue(_)
         | Rejection::NotRevertible(_)
         | Rejection::NotApprover
-        | Rejection::SenderEnded => None,
+        | Rejection::SenderEnded
+        | Rejection::SessionEnded
+        | Rejection::Identity(_) => None,
     }
 }
 

@@ -86,7 +86,7 @@ impl State {
         self.root_disabled
     }
 
-    /// The verdict when the one in whose name a proposal is made may make none, or none on what was judged.
+    /// The verdict when the one in whose name a proposal is made may make none, or when their permissions must be computed again.
     pub(super) fn refused_author(&self, at: Timestamp, proposal: &Proposal) -> Option<Verdict> {
         if concord_model::sabotage::is("author-not-decided-again") {
             return None;
@@ -94,6 +94,7 @@ impl State {
         let rejected = |rejection| Some(Verdict::Decided(Err(rejection)));
         let author = match &proposal.author {
             Author::Key(author) => author,
+            Author::Session(author) => return self.refused_session(at, author),
             Author::Root if self.root_disabled => return rejected(Rejection::RootDisabled),
             // Which rollouts it begins and lets go on is decided with them.
             Author::Cluster if proposal.command.is_rollout_step() => return None,
@@ -217,7 +218,7 @@ impl State {
         by: &str,
         (id, terms, secret): (&KeyId, &KeyTerms, KeySecret),
     ) -> Result<AccessKey, Rejection> {
-        if self.access_key(id).is_some() {
+        if self.access_key(id).is_some() || self.session_record(id.as_str()).is_some() {
             return Err(Rejection::KeyExists);
         }
         if self.access_keys.len() >= ACCESS_KEYS_MAX {

@@ -2,12 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{
-    KnownParty,
-    records::{self, Totals},
-    time::expect_timing,
-};
-use crate::{Edit, State, apply::EntryContext};
+use super::{KnownParty, records, time::expect_timing};
+use crate::{Edit, State, apply::EntryContext, index::filed::Totals};
 use concord_model::{
     command::{
         ChangeAction, EnvironmentChange, Expect, Outcome, Proposal, StepOutcome, SystemCommand, source::Guard,
@@ -41,7 +37,7 @@ fn content_bytes(edition: &NewEdition) -> u64 {
         Guard::Config { key, .. } | Guard::Definition { key, .. } | Guard::Environment { name: key, .. } => {
             key.as_str().len() as u64
         }
-        Guard::Configs { .. } | Guard::AccessKey { .. } => 0,
+        Guard::Configs { .. } | Guard::AccessKey { .. } | Guard::Policy { .. } => 0,
     };
     let bases: u64 = edition.content.bases.iter().map(|base| BYTES_PER_BASE + key(base)).sum();
     bases + edition.operations.len() as u64
@@ -594,7 +590,7 @@ impl State {
 }
 
 /// What one sender may take of something that all share: half of what the others leave.
-pub(super) fn fair_part(most: u64, of_others: u64) -> u64 {
+pub(crate) fn fair_part(most: u64, of_others: u64) -> u64 {
     most.saturating_sub(of_others) / 2
 }
 
@@ -656,8 +652,10 @@ impl State {
             }
             SystemCommand::HoldChanges => {
                 self.hold_changes(context, edits);
+                self.end_all_sessions(context, edits);
                 Ok(context.applied(StepOutcome::NoRecord))
             }
+            SystemCommand::Identity(command) => self.decide_identity(context, command, edits),
         }
     }
 }

@@ -28,6 +28,7 @@ pub mod time;
 
 use std::{collections::BTreeSet, sync::Arc};
 
+pub(crate) use self::decide::fair_part;
 use self::decide::is_in_order;
 use super::State;
 use concord_model::{
@@ -39,7 +40,7 @@ use concord_model::{
     record::Revision,
     system::{
         SystemRecord,
-        change::{Change, ChangeId, Content, Opinion, Party, Scope, Vote},
+        change::{Change, ChangeId, Content, Machine, Opinion, Party, Scope, Vote},
         environment::DEFAULT_ENVIRONMENT,
         person::PersonId,
     },
@@ -144,7 +145,7 @@ impl State {
         Some((record.content()?, &record.text))
     }
 
-    /// Who an author is; `None` for the cluster, and for a key that is not there.
+    /// Who an author is; `None` for the cluster, and for a key or session that is not there.
     #[must_use]
     pub fn party(&self, author: &Author) -> Option<KnownParty> {
         match author {
@@ -154,6 +155,18 @@ impl State {
                 let party = Party::Key { id: used.id.clone(), person: key.person };
                 let attestation = key.attestation.as_ref().map(|attestation| attestation.at);
                 Some(KnownParty { party, attestation })
+            }
+            Author::Session(used) => {
+                let record = self.session_record(used.id.as_str())?;
+                let session = record.session()?;
+                let party = Party::Machine(Box::new(Machine {
+                    session: used.id.clone(),
+                    opened: record.revision,
+                    provider: session.provider,
+                    owner: session.owner,
+                    name: session.name.clone(),
+                }));
+                Some(KnownParty { party, attestation: None })
             }
             Author::Cluster => None,
         }
@@ -221,7 +234,8 @@ impl State {
             Guard::Config { .. }
             | Guard::Definition { .. }
             | Guard::AccessKey { .. }
-            | Guard::Environment { .. } => !self.holds(guard),
+            | Guard::Environment { .. }
+            | Guard::Policy { .. } => !self.holds(guard),
         })
     }
 
@@ -247,6 +261,7 @@ impl State {
             Guard::Environment { name, revision } => {
                 self.environment(name.as_str()).map(|record| record.revision) == *revision
             }
+            Guard::Policy { revision } => self.policy_revision() == *revision,
         }
     }
 

@@ -7,11 +7,14 @@
 //! [`ChangeRecords::held`], [`ChangeRecords::by_hand`], [`ChangeRecords::failed`],
 //! [`ChangeRecords::failed_reverts`], [`ChangeRecords::unreviewed`] and [`ChangeRecords::ended`]. So what others close drops nothing that somebody still needs.
 
-use std::{cmp::Ordering, collections::BTreeSet, fmt, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeSet, sync::Arc};
 
 use crate::{
     ByKey, KeyedRecord,
-    index::tree::{Item, Tree, Weight},
+    index::{
+        filed::{Filed, Totals, place, totals},
+        tree::Tree,
+    },
 };
 use concord_model::{
     access_key::KeyId,
@@ -26,50 +29,12 @@ use concord_model::{
             Scope,
         },
         environment::{DEFAULT_ENVIRONMENT, environment_name},
+        identity::OwnerTag,
         person::PersonId,
         rollout::Rollout,
     },
     time::Timestamp,
 };
-
-/// A place in an order, and the bytes of what has it.
-#[derive(Debug, Clone)]
-pub(super) struct Filed<K> {
-    key: K,
-    bytes: u64,
-}
-
-impl Weight for u64 {
-    fn plus(self, other: Self) -> Self {
-        self.saturating_add(other)
-    }
-}
-
-impl<K: Ord + Clone + fmt::Debug + 'static> Item for Filed<K> {
-    type SearchKey<'a> = &'a K;
-    type Bound = K;
-    type Weight = u64;
-
-    fn search_key(&self) -> &K {
-        &self.key
-    }
-
-    fn bound(&self) -> K {
-        self.key.clone()
-    }
-
-    fn search_key_of(bound: &K) -> &K {
-        bound
-    }
-
-    fn compare(a: &K, b: &K) -> Ordering {
-        a.cmp(b)
-    }
-
-    fn weight(&self) -> u64 {
-        self.bytes
-    }
-}
 
 impl KeyedRecord for Arc<SystemRecord> {
     type Weight = ();
@@ -81,12 +46,13 @@ impl KeyedRecord for Arc<SystemRecord> {
     fn weight(&self) {}
 }
 
-/// Who a limit counts as one: a person, or a key that nobody has attested.
+/// Who a limit counts as one: a person, a key that nobody has attested, or a machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Counted {
     Root,
     Person(PersonId),
     Key(KeyId),
+    Machine(OwnerTag),
 }
 
 impl Counted {
@@ -97,19 +63,13 @@ impl Counted {
             Party::Root => Self::Root,
             Party::Key { person: Some(person), .. } if is_attested => Self::Person(*person),
             Party::Key { id, .. } => Self::Key(id.clone()),
+            Party::Machine(machine) => Self::Machine(machine.owner),
         }
     }
 
     fn sender_of(edition: &Edition) -> Self {
         Self::of(&edition.sender, edition.is_attested)
     }
-}
-
-/// How many there are of something, and the bytes of all of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub(super) count: u64,
-    pub(super) bytes: u64,
 }
 
 /// All change requests and their contents.
@@ -156,20 +116,6 @@ pub(crate) struct ChangeRecords {
     in_rollout: Tree<Filed<((u64, Key), Key)>>,
     /// All, by each person that they name.
     by_person: Tree<Filed<(PersonId, Key)>>,
-}
-
-/// The count and the bytes of the places whose first part is this.
-fn totals<A, B>(of: &Tree<Filed<(A, B)>>, first: &A) -> Totals
-where
-    A: Ord + Clone + fmt::Debug + 'static,
-    B: Ord + Clone + fmt::Debug + 'static,
-{
-    let before = |bound: &(A, B)| bound.0 < *first;
-    let upto = |bound: &(A, B)| bound.0 <= *first;
-    Totals {
-        count: of.rank(upto) - of.rank(before),
-        bytes: of.weight_before(upto).saturating_sub(of.weight_before(before)),
-    }
 }
 
 /// The bytes that a record takes where it is stored.
@@ -390,7 +336,14 @@ impl ChangeRecords {
                 self.file_rollout(&record.name, rollout, true);
                 self.rollouts.insert(ByKey::new(record));
             }
-            SystemBody::Environment(_) | SystemBody::Person(_) => {}
+            // They are elsewhere.
+            SystemBody::Environment(_)
+            | SystemBody::Person(_)
+            | SystemBody::Provider(_)
+            | SystemBody::Role
+            | SystemBody::Session(_)
+            | SystemBody::KeySet(_)
+            | SystemBody::Policy => {}
         }
     }
 
@@ -409,7 +362,14 @@ impl ChangeRecords {
                 self.file_rollout(&record.name, rollout, false);
                 self.rollouts.remove(record.name.as_str());
             }
-            SystemBody::Environment(_) | SystemBody::Person(_) => {}
+            // They are elsewhere.
+            SystemBody::Environment(_)
+            | SystemBody::Person(_)
+            | SystemBody::Provider(_)
+            | SystemBody::Role
+            | SystemBody::Session(_)
+            | SystemBody::KeySet(_)
+            | SystemBody::Policy => {}
         }
     }
 
@@ -473,7 +433,8 @@ impl ChangeRecords {
             Guard::Definition { .. }
             | Guard::Configs { .. }
             | Guard::AccessKey { .. }
-            | Guard::Environment { .. } => None,
+            | Guard::Environment { .. }
+            | Guard::Policy { .. } => None,
         };
         for definition in content.bases.iter().filter_map(definition).collect::<BTreeSet<u64>>() {
             place(&mut self.before_by_definition, (definition, name.clone()), 0, is_in);
@@ -577,14 +538,5 @@ impl ChangeRecords {
         for person in persons(change) {
             place(&mut self.by_person, (person, id()), 0, is_in);
         }
-    }
-}
-
-/// Adds a place to an order, or removes it.
-fn place<K: Ord + Clone + fmt::Debug + 'static>(order: &mut Tree<Filed<K>>, key: K, bytes: u64, is_in: bool) {
-    if is_in {
-        order.insert(Filed { key, bytes });
-    } else {
-        order.remove(&key);
     }
 }

@@ -348,10 +348,12 @@ impl State {
                 }
             }
             (Author::Cluster, _) => return Err(Rejection::Unauthored),
-            (Author::Root | Author::Key(_), Revert::ByHand { until, .. }) if time.last >= *until => {
+            (Author::Root | Author::Key(_) | Author::Session(_), Revert::ByHand { until, .. })
+                if time.last >= *until =>
+            {
                 return Err(over());
             }
-            (Author::Root | Author::Key(_), _) => {
+            (Author::Root | Author::Key(_) | Author::Session(_), _) => {
                 let by = self.party(author).ok_or(Rejection::Unauthored)?;
                 if of.is_bypass {
                     self.expect_review_room(&by.party, by.attestation.is_some())?;

@@ -26,7 +26,7 @@ use concord_model::{
     sabotage,
     system::{
         SystemBody, SystemRecord,
-        change::{Change, ChangeDigest, ChangeId, Phase, Scope},
+        change::{Change, ChangeDigest, ChangeId, Party, Phase, Scope},
         pace::{Actor, Pace, RolloutPause},
         rollout::{Candidate, Evidence, PassedStage, Plan, Progress, Reader, Rollout, Running},
     },
@@ -44,11 +44,13 @@ pub struct Seen<'s> {
     pub candidate: &'s Candidate,
 }
 
-fn actor(author: &Author) -> Actor {
-    match author {
-        Author::Root => Actor::Root,
-        Author::Key(key) => Actor::Key(key.id.clone()),
-        Author::Cluster => Actor::Cluster,
+/// Who somebody is in the record of a rollout.
+fn actor(party: Option<Party>) -> Actor {
+    match party {
+        None => Actor::Cluster,
+        Some(Party::Root) => Actor::Root,
+        Some(Party::Key { id, .. }) => Actor::Key(id),
+        Some(Party::Machine(machine)) => Actor::Machine(machine),
     }
 }
 
@@ -285,7 +287,7 @@ impl State {
             | Phase::Closed { .. } => None,
         };
         let begun_at = entry.at;
-        let pace = Pace { since: begun_at, by: actor(author), paused: None };
+        let pace = Pace { since: begun_at, by: self.actor_of(context), paused: None };
         let by = self.party(author).map(|by| by.party);
         let phase = Phase::Rolling { by, at: begun_at, scheduled_by, pace };
         let text = Arc::clone(&before.text);
@@ -339,6 +341,10 @@ impl State {
         Ok(context.entry.applied(StepOutcome::Changed))
     }
 
+    fn actor_of(&self, context: ActionContext<'_>) -> Actor {
+        actor(self.party(&context.proposal.author).map(|known| known.party))
+    }
+
     /// Ends a stage.
     pub(super) fn advance_rollout(
         &mut self,
@@ -361,9 +367,9 @@ impl State {
             expect_evidence(running, entry.at, evidence)?;
         }
         let mut progress = running.progress.clone();
-        progress.passed.push(PassedStage { at: entry.at, evidence, by: actor(author) });
+        progress.passed.push(PassedStage { at: entry.at, evidence, by: self.actor_of(context) });
         let rollout = Rollout { progress: Some(progress), ..running.rollout.clone() };
-        let pace = Pace { since: entry.at, by: actor(author), paused: None };
+        let pace = Pace { since: entry.at, by: self.actor_of(context), paused: None };
         let applied = self.set_pace(context, pace, edits)?;
         self.put_rollout(context, rollout, edits);
         Ok(applied)
@@ -381,7 +387,7 @@ impl State {
         if pace.paused.is_some() {
             return Err(Rejection::RolloutWaits(RolloutWait::Paused));
         }
-        let (at, by) = (context.entry.at, actor(&context.proposal.author));
+        let (at, by) = (context.entry.at, self.actor_of(context));
         let paused = Some(RolloutPause { at, by, comment: comment.to_owned() });
         self.set_pace(context, Pace { paused, ..pace }, edits)
     }
@@ -398,7 +404,7 @@ impl State {
         }
         let change = self.change(context.id).ok_or(Rejection::ChangeNotFound)?;
         self.approvals(change).refused().map_or(Ok(()), Err)?;
-        let by = actor(&context.proposal.author);
+        let by = self.actor_of(context);
         self.set_pace(context, Pace { since: context.entry.at, by, paused: None }, edits)
     }
 

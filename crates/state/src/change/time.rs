@@ -133,6 +133,8 @@ impl State {
         let is_there = match &change.edition.sender {
             Party::Root => !self.is_root_disabled(),
             Party::Key { id, .. } => self.access_key(id).is_some(),
+            // Its session has ended long since. It is enough that its provider still trusts what it trusted then.
+            Party::Machine(machine) => self.trusts_since(machine.provider, machine.opened),
         };
         if is_there { Ok(()) } else { Err(Rejection::SenderEnded) }
     }
@@ -141,7 +143,7 @@ impl State {
     pub(crate) fn sender_of(&self, source: &Source) -> Option<&KeyId> {
         let Source::Change(of) = source else { return None };
         match &self.change(&of.id)?.edition.sender {
-            Party::Root => None,
+            Party::Root | Party::Machine(_) => None,
             Party::Key { id, .. } => Some(id),
         }
     }

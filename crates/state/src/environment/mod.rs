@@ -14,7 +14,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Edit, State, apply::EntryContext, digest};
+use super::{
+    Edit, State,
+    apply::EntryContext,
+    system::{expected, record_after},
+};
 use concord_model::{
     command::{Command, EnvironmentChange, Expect, Outcome, StepOutcome, SystemCommand, touched::Touch},
     error::Rejection,
@@ -115,6 +119,9 @@ impl State {
         if let SystemCommand::Change { id, action } = command {
             return self.is_change_stale(id, action);
         }
+        if let SystemCommand::Identity(command) = command {
+            return self.is_identity_stale(command);
+        }
         let Some(EnvironmentChange { name, expect: Expect::Read(read), .. }) = command.environment() else {
             return false;
         };
@@ -134,14 +141,8 @@ impl State {
             return Err(Rejection::TooManyEnvironments);
         }
         let done = if before.is_none() { StepOutcome::Created } else { StepOutcome::Changed };
-        let record = SystemRecord {
-            name: change.name.key().clone(),
-            body: SystemBody::Environment(after.clone()),
-            text: Arc::clone(text),
-            created_at: before.as_ref().map_or(context.at, |before| before.created_at),
-            modified_at: context.at,
-            revision: context.revision,
-        };
+        let of = (change.name.key().clone(), SystemBody::Environment(after.clone()), Arc::clone(text));
+        let record = record_after(context, before.as_deref(), of);
         self.put_system_record(before, Some(record), edits);
         Ok(context.applied(done))
     }
@@ -162,66 +163,7 @@ impl State {
         &self,
         change: EnvironmentChange<'_>,
     ) -> Result<Option<Arc<SystemRecord>>, Rejection> {
-        match (change.expect, self.environment(change.name.as_str())) {
-            (Expect::At(revision), Some(found)) if revision != found.revision => {
-                Err(Rejection::Precondition { current: found.revision })
-            }
-            (Expect::Absent | Expect::None, Some(found)) => {
-                Err(Rejection::Precondition { current: found.revision })
-            }
-            (Expect::Present | Expect::At(_), None) => Err(Rejection::EnvironmentNotFound),
-            (Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_), Some(found)) => {
-                Ok(Some(Arc::clone(found)))
-            }
-            (Expect::Any | Expect::Absent | Expect::None | Expect::Read(_), None) => Ok(None),
-        }
-    }
-
-    /// Replaces a system record; one of the two may be absent.
-    pub(super) fn put_system_record(
-        &mut self,
-        before: Option<Arc<SystemRecord>>,
-        after: Option<SystemRecord>,
-        edits: &mut Vec<Edit>,
-    ) {
-        if let Some(before) = &before {
-            self.remove_system_record(before);
-            self.count_replaced(before.bytes());
-        }
-        let after = after.map(Arc::new);
-        if let Some(after) = &after {
-            self.insert_system_record(Arc::clone(after));
-        }
-        edits.push(Edit::System { before, after });
-    }
-
-    pub(super) fn remove_system_record(&mut self, record: &SystemRecord) {
-        match &record.body {
-            SystemBody::Environment(_) => {
-                Arc::make_mut(&mut self.environments).remove(&record.name);
-            }
-            SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => {
-                Arc::make_mut(&mut self.changes).remove(record);
-            }
-            SystemBody::Person(person) => self.remove_person(person),
-        }
-        self.sum = self.sum.wrapping_sub(digest::of_system_record(record));
-        self.bytes = self.bytes.saturating_sub(record.bytes());
-    }
-
-    /// Adds a system record to the state and to the digest.
-    pub(super) fn insert_system_record(&mut self, record: Arc<SystemRecord>) {
-        self.sum = self.sum.wrapping_add(digest::of_system_record(&record));
-        self.bytes = self.bytes.saturating_add(record.bytes());
-        match &record.body {
-            SystemBody::Environment(_) => {
-                Arc::make_mut(&mut self.environments).insert(record.name.clone(), record);
-            }
-            SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => {
-                Arc::make_mut(&mut self.changes).insert(record);
-            }
-            SystemBody::Person(person) => self.insert_person(person, Arc::clone(&record)),
-        }
+        expected(self.environment(change.name.as_str()), change.expect, Rejection::EnvironmentNotFound)
     }
 }
 

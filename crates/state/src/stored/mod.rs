@@ -103,7 +103,8 @@ impl State {
         let id = match &proposal.author {
             Author::Key(author) => &author.id,
             Author::Cluster => self.sender_of(proposal.source())?,
-            Author::Root => return None,
+            // Roles limit rates, and nothing that is stored.
+            Author::Root | Author::Session(_) => return None,
         };
         let key = self.access_key(id)?;
         (key.quota.bytes.is_some() || key.quota.records.is_some()).then(|| (**key).clone())

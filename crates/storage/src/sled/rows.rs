@@ -185,6 +185,10 @@ pub(super) fn rough_system_bytes(record: &SystemRecord) -> usize {
         // Two times of at most ten bytes each for a freeze.
         SystemBody::Environment(environment) => 20 * environment.freezes.len(),
         SystemBody::Person(person) => person.label.as_str().len(),
+        // Digests, numbers and times.
+        SystemBody::Session(session) => session.name.len() + 96,
+        SystemBody::Provider(_) | SystemBody::KeySet(_) => 48,
+        SystemBody::Role | SystemBody::Policy => 0,
         // They have lists of lists, and are few.
         SystemBody::Change(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => {
             return keys::encode(record).len();

@@ -258,6 +258,10 @@ impl Trees {
 
     /// Bytes on the disk.
     pub(super) fn size(&self) -> Result<u64, TreeError> {
+        // Threads of sled write when the machine lets them, which does not follow from a seed.
+        if cfg!(feature = "simulation") {
+            return Ok(0);
+        }
         catch_panic(|| Ok(self.db.size_on_disk()?))
     }
 

@@ -8,7 +8,7 @@ import { ago, brief, count } from "../lib/format.js";
 import { Rows } from "../lib/rows.js";
 import { masked } from "../lib/secrets.js";
 import { follow } from "../lib/watch.js";
-import { Empty, Loaded, Problem, useDebounced, useLoad } from "../parts/ui.js";
+import { Empty, Loaded, Problem, useLoad, useSearch } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { DefinitionHead } from "../parts/definitionhead.js";
 import { Filters } from "../parts/filters.js";
@@ -28,8 +28,6 @@ export default function Configs({ parts: [, name] }) {
 function List({ name, definition, exact, onDefinition }) {
   const query = route.value.query;
   const filters = [...query].filter(([key]) => key.startsWith("f.")).map(([key, value]) => [key.slice(2), value]);
-  const [search, setSearch] = useState(query.get("q") ?? "");
-  useEffect(() => setSearch(query.get("q") ?? ""), [query.get("q")]);
   const [live, setLive] = useState(query.get("live") !== "false");
   const [state, setState] = useState("");
   const [fresh, setFresh] = useState(new Set());
@@ -38,7 +36,7 @@ function List({ name, definition, exact, onDefinition }) {
     ...Object.entries({ ...Object.fromEntries([...query].filter(([key]) => OWN.includes(key))), ...entries }).filter(([, value]) => value !== ""),
     ...newFilters.map(([key, value]) => [`f.${key}`, value]),
   ]);
-  useDebounced(() => { if (search !== (query.get("q") ?? "")) change({ q: search }); }, [search], 200);
+  const search = useSearch(query.get("q") ?? "", (q) => change({ q }));
   const selection = [...(query.get("q") ? [["search", query.get("q")]] : []), ...filters];
   const parameters = [...selection, ["sort_by", sort.by], ["sort_order", sort.order]];
   const path = `${definitionPath(name)}/config/`;
@@ -89,7 +87,7 @@ function List({ name, definition, exact, onDefinition }) {
   const onSort = (by) => change({ by, order: sort.by === by && sort.order === "asc" ? "desc" : "asc" });
   const filtered = selection.length > 0;
   return html`<div class="bar">
-      <input type="search" aria-label="Search configs by key" placeholder="Search by key" value=${search} onInput=${(event) => setSearch(event.target.value)} />
+      <input type="search" aria-label="Search configs by key" placeholder="Search by key" value=${search.text} onInput=${(event) => search.set(event.target.value)} />
       <${Filters} paths=${indexes} filters=${filters} onChange=${(list) => change({}, list)} />
       <span class="grow"></span>
       <span class="muted" role="status">${total === null ? "" : count(total, "config")}${filtered && total !== null ? " found" : ""}</span>
@@ -103,7 +101,7 @@ function List({ name, definition, exact, onDefinition }) {
     <${Problem} error=${error} />
     ${error ? html`<button onClick=${() => rows.refresh()}>Try again</button>` : ""}
     ${total === 0 ? html`<${Empty} title=${filtered ? "No config fits" : "There is no config yet"}>
-        ${filtered ? html`<button onClick=${() => { setSearch(""); change({ q: "" }, []); }}>Show all</button>
+        ${filtered ? html`<button onClick=${() => { search.set(""); change({ q: "" }, []); }}>Show all</button>
           ${query.get("q") ? html` Deleted? <a href=${href(["d", name, "c", query.get("q"), "history"])}>The history of ${query.get("q")}</a>` : ""}`
           : html`<a href=${href(["d", name, "new"])}>Create the first one</a>, or write it over HTTP.`}</${Empty}>` : ""}
     <div hidden=${total === 0 || (error && total === null)}><${Table} label=${`Configs of ${name}`} rows=${rows} columns=${columns} sort=${sort} onSort=${onSort} fresh=${fresh}

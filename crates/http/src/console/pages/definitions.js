@@ -1,21 +1,19 @@
 // All definitions: search, sort, pages; the way to a new one.
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html } from "../vendor/preact.js";
 import { href, lacks, route, setQuery } from "../lib/state.js";
 import { get } from "../lib/api.js";
 import { count } from "../lib/format.js";
-import { Empty, Loaded, Time, useDebounced, useLoad } from "../parts/ui.js";
+import { Empty, Loaded, Time, useLoad, useSearch } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 
 const LIMIT = 50;
 
 export default function Definitions() {
   const query = route.value.query;
-  const [search, setSearch] = useState(query.get("search") ?? "");
-  useEffect(() => setSearch(query.get("search") ?? ""), [query.get("search")]);
   const page = Number(query.get("page") ?? 1);
   const [by, order] = [query.get("by") ?? "config_definition_key", query.get("order") ?? "asc"];
   const change = (entries) => setQuery({ ...Object.fromEntries(query), ...entries });
-  useDebounced(() => { if (search !== (query.get("search") ?? "")) change({ search, page: 1 }); }, [search], 200);
+  const search = useSearch(query.get("search") ?? "", (text) => change({ search: text, page: 1 }));
   // Those of an environment, as its page links to them.
   const pattern = query.get("definition") ?? "";
   const parameters = [["search", query.get("search") ?? ""], ["definition", pattern], ["sort_by", by], ["sort_order", order], ["page", page], ["limit", LIMIT]]
@@ -28,11 +26,11 @@ export default function Definitions() {
   return html`<div class="title"><h1>Definitions</h1><span class="muted">${data ? count(data.meta.total, "definition") : ""}</span><span class="grow"></span>
       <${CopyAs} requests=${[{ label: "List the definitions", method: "GET", path: "/config_definition/", query: parameters }]} />
       ${lacks("propose") ? "" : html`<a class="button primary" href=${href(["new"])} data-key="n">New definition</a>`}</div>
-    <div class="bar"><input type="search" aria-label="Search definitions by key" placeholder="Search by key" value=${search} onInput=${(event) => setSearch(event.target.value)} />
+    <div class="bar"><input type="search" aria-label="Search definitions by key" placeholder="Search by key" value=${search.text} onInput=${(event) => search.set(event.target.value)} />
       ${pattern ? html`<span class="chip"><b>${pattern}</b><button aria-label=${`Show others than ${pattern}`} onClick=${() => change({ definition: "", page: 1 })}>✕</button></span>` : ""}</div>
     <${Loaded} of=${list} what="the definitions">${data && (data.results.length === 0
       ? html`<${Empty} title=${query.get("search") || pattern ? "No definition fits" : "There is no definition yet"}>
-          ${query.get("search") || pattern ? html`<button onClick=${() => { setSearch(""); setQuery([]); }}>Show all</button>`
+          ${query.get("search") || pattern ? html`<button onClick=${() => { search.set(""); setQuery([]); }}>Show all</button>`
             : html`A definition says what its configs look like: a JSON schema, and the fields by which they are found. <a href=${href(["new"])}>Create the first one.</a>`}</${Empty}>`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Definitions"><table><thead><tr>${sortable("config_definition_key", "Key")}<th>Schema</th><th>Indexed fields</th>
           ${sortable("created_at", "Created")}${sortable("modified_at", "Changed")}</tr></thead>

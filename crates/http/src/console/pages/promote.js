@@ -1,11 +1,11 @@
 // Two environments side by side, and the change request that makes one as the other is.
-import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { html, useMemo, useState } from "../vendor/preact.js";
 import { onConfig, onDefinition } from "../lib/operations.js";
 import { href, route, setQuery } from "../lib/state.js";
 import { get } from "../lib/api.js";
 import { count } from "../lib/format.js";
 import { OPERATIONS_MAX, TooMany, compare, operationsFor, readBoth, shownDefinition } from "../lib/promote.js";
-import { Crumbs, Empty, Loaded, useLoad } from "../parts/ui.js";
+import { Crumbs, Empty, Loaded, useLoad, useTyped } from "../parts/ui.js";
 import { Diff } from "../parts/diff.js";
 import { useEnvironments } from "../parts/frozen.js";
 import { useProposal } from "../parts/propose.js";
@@ -18,20 +18,24 @@ const KEYS = 1000;
 export default function Promote() {
   const query = route.value.query;
   const [from, to] = ["from", "to"].map((name) => query.get(name) ?? "");
-  const [typed, setTyped] = useState({ from, to });
-  useEffect(() => setTyped({ from, to }), [from, to]);
+  const typed = { from: useTyped(from), to: useTyped(to) };
   const environments = useEnvironments() ?? [];
   const keys = useLoad((signal) => get("/config_definition/", [["limit", KEYS]], { signal, once: true }), []);
   const names = useMemo(() => [...new Set([...environments.map((one) => one.environment), ...(keys.data?.data.results ?? []).map((one) => one.config_definition_key).filter((key) => key.includes(".")).map((key) => key.split(".")[0])])].filter((name) => name !== "default").sort(), [environments, keys.data]);
   const isReady = from && to && from !== to;
   const loaded = useLoad(async (signal) => (isReady ? readBoth(from, to, signal).catch((error) => { if (error instanceof TooMany) return { tooMany: error.message }; throw error; }) : null), [from, to]);
-  const submit = (event) => { event.preventDefault(); if (typed.from === from && typed.to === to) loaded.reload(); else setQuery(Object.entries(typed).filter(([, value]) => value)); };
-  const input = (name, label) => html`<label class="field small"><span>${label}</span><input required list="environments" spellcheck=${false} autocomplete="off" value=${typed[name]} onInput=${(event) => setTyped({ ...typed, [name]: event.target.value.trim() })} /></label>`;
+  const submit = (event) => {
+    event.preventDefault();
+    if (typed.from.text === from && typed.to.text === to) { loaded.reload(); return; }
+    for (const field of Object.values(typed)) field.sent(field.text);
+    setQuery(Object.entries(typed).map(([name, field]) => [name, field.text]).filter(([, text]) => text));
+  };
+  const input = (name, label) => html`<label class="field small"><span>${label}</span><input required list="environments" spellcheck=${false} autocomplete="off" value=${typed[name].text} onInput=${(event) => typed[name].set(event.target.value.trim())} /></label>`;
   return html`<${Crumbs} items=${[{ text: "Environments", href: href(["environments"]) }, { text: "Compare" }]} />
     <div class="title"><h1>Compare environments</h1></div>
     <form class="bar low" onSubmit=${submit}>${input("from", "Source")}${input("to", "Target")}<datalist id="environments">${names.map((name) => html`<option value=${name} />`)}</datalist>
-      <button class="primary" disabled=${!typed.from || !typed.to || typed.from === typed.to}>Compare</button>
-      <button type="button" onClick=${() => setTyped({ from: typed.to, to: typed.from })}>Swap</button></form>
+      <button class="primary" disabled=${!typed.from.text || !typed.to.text || typed.from.text === typed.to.text}>Compare</button>
+      <button type="button" onClick=${() => { typed.from.set(typed.to.text); typed.to.set(typed.from.text); }}>Swap</button></form>
     ${isReady ? html`<${Loaded} of=${loaded.loading ? {} : loaded} what="both environments">${loaded.data?.tooMany ? html`<p class="banner bad" role="alert">${loaded.data.tooMany}.</p>` : loaded.data ? html`<${Both} key=${`${from} ${to} ${loaded.data.revision}`} both=${loaded.data} from=${from} to=${to} />` : ""}</${Loaded}>`
       : html`<${Empty} title="Choose two environments">The definitions of an environment are those whose keys begin with its name and a dot. What differs is shown, and you can propose that the target becomes as the source is.</${Empty}>`}`;
 }

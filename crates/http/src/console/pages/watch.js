@@ -10,7 +10,7 @@ import { parse } from "../lib/json.js";
 import { ANY } from "../lib/schema.js";
 import { masked } from "../lib/secrets.js";
 import { By, idsOf } from "../parts/by.js";
-import { Empty, Problem, Time } from "../parts/ui.js";
+import { Empty, Problem, Time, useTyped } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 import { Undo } from "../parts/undo.js";
 
@@ -32,9 +32,7 @@ export default function Changes() {
   const query = route.value.query;
   const definitions = query.getAll("definition").filter(Boolean);
   const [since, by, begin] = ["since", "by", "from"].map((name) => query.get(name) ?? "");
-  const [form, setForm] = useState({ definition: "", by, from: begin });
-  // What is being typed as a definition stays: this may run later than the next key.
-  useEffect(() => setForm((old) => ({ ...old, by, from: begin })), [by, begin]);
+  const typed = { definition: useTyped(""), by: useTyped(by), from: useTyped(begin) };
   const [events, setEvents] = useState([]);
   const [earlier, setEarlier] = useState(null);
   const [state, setState] = useState("");
@@ -97,10 +95,12 @@ export default function Changes() {
   const submit = (event) => {
     event.preventDefault();
     setGone("");
-    choose({ definitions: form.definition && !definitions.includes(form.definition) ? [...definitions, form.definition] : definitions, by: form.by, from: form.from });
-    setForm({ ...form, definition: "" });
+    const { definition, ...others } = typed;
+    for (const field of Object.values(others)) field.sent(field.text);
+    choose({ definitions: [...new Set([...definitions, ...(definition.text ? [definition.text] : [])])], by: others.by.text, from: others.from.text });
+    definition.set("");
   };
-  const input = (name, label, hint, change = (text) => text.trim()) => html`<label class="field small"><span>${label}</span><input placeholder=${hint} spellcheck=${false} value=${form[name]} onInput=${(event) => setForm({ ...form, [name]: change(event.target.value) })} /></label>`;
+  const input = (name, label, hint, change = (text) => text.trim()) => html`<label class="field small"><span>${label}</span><input placeholder=${hint} spellcheck=${false} value=${typed[name].text} onInput=${(event) => typed[name].set(change(event.target.value))} /></label>`;
   const words = { live: "Live", waiting: "Connecting again…", refused: "Rejected" };
   return html`<div class="title"><h1>Changes</h1><span class=${`dot ${state}`}></span><span class="muted" role="status">${words[state] ?? "Connecting…"}</span><span class="grow"></span>
       <${CopyAs} requests=${requests(chosen, { since: SINCE.find(([name]) => name === since), by, begin })} />
@@ -109,7 +109,7 @@ export default function Changes() {
     <form class="bar low" onSubmit=${submit}>
       <label class="field small"><span>Since</span><select aria-label="Since" value=${since} onChange=${(event) => choose({ since: event.target.value, from: "" })}><option value="">any time</option>${SINCE.map(([name, text]) => html`<option value=${name}>${text}</option>`)}</select></label>
       ${input("definition", "Definition", "limits, or prod.*")}${input("by", "By", "name or id of a key")}${input("from", "From revision", "", (text) => text.replace(/\D/g, ""))}
-      <button class="primary">Filter</button>${parameters.length ? html`<button type="button" onClick=${() => { setForm({ definition: "", by: "", from: "" }); setQuery([]); }}>Show all</button>` : ""}</form>
+      <button class="primary">Filter</button>${parameters.length ? html`<button type="button" onClick=${() => { for (const field of Object.values(typed)) field.set(""); setQuery([]); }}>Show all</button>` : ""}</form>
     ${definitions.length ? html`<div class="bar spaced"><div class="filters">${definitions.map((name) => html`<span class="chip"><b>${name}</b><button aria-label=${`Do not follow ${name} alone`} onClick=${() => choose({ definitions: definitions.filter((other) => other !== name) })}>✕</button></span>`)}</div></div>` : ""}
     <${Problem} error=${refusal} />
     ${gone ? html`<div class="banner warn" role="alert"><strong>Some changes can't be shown:</strong> ${gone}. New changes are shown.</div>` : ""}

@@ -37,12 +37,35 @@ export function useDebounced(run, deps, milliseconds = 350) {
   }, deps);
 }
 
-/** Refusals that the log keeps under an idempotency key: they hold for each copy of a write. Others say nothing of an earlier copy. */
+/** A field whose text is also in the address. Another address replaces what is typed, but not the one that was `sent` from here: the next key can come first. */
+export function useTyped(current) {
+  const [text, set] = useState(current);
+  const known = useRef(current);
+  useEffect(() => {
+    if (current === known.current) return;
+    known.current = current;
+    set(current);
+  }, [current]);
+  return { text, set, sent(value) { known.current = value; } };
+}
+
+/** A field whose text is given to `send` when it has been still for a moment; `current` is the text in the address. */
+export function useSearch(current, send) {
+  const field = useTyped(current);
+  useDebounced(() => {
+    if (field.text === current) return;
+    field.sent(field.text);
+    send(field.text);
+  }, [field.text], 200);
+  return field;
+}
+
+/** Rejections that the log stores for an idempotency key: they hold for each copy of a write, but for one of a change request. Others say nothing of an earlier copy. */
 const VERDICTS = [
   "config_exists", "config_not_found", "definition_exists", "definition_not_empty", "definition_protected",
   "precondition_failed", "unique_taken",
 ];
-const isVerdict = (error) => error.items?.some((item) => VERDICTS.includes(item.code));
+const isVerdict = (path, error) => !path.startsWith("/change_request/") && error.items?.some((item) => VERDICTS.includes(item.code));
 
 /**
  * A write of a page: `run` sends the request. An unknown outcome keeps its idempotency key, so that to send the same again
@@ -65,7 +88,7 @@ export function useWrite() {
       await done?.(answer);
       return answer;
     } catch (error) {
-      if (earlier && !isVerdict(error)) error.unknown = true;
+      if (earlier && !isVerdict(path, error)) error.unknown = true;
       const isAgain = error.unknown && !options.plain;
       open.current = isAgain ? { text, idempotencyKey } : null;
       setState({ error, again: isAgain ? () => run(method, path, options, done) : null });

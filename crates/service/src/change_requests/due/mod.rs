@@ -206,6 +206,7 @@ impl DueChanges {
                 Party::Root => String::new(),
                 Party::Key { person: Some(person), .. } => person.to_string(),
                 Party::Key { id, person: None } => id.to_string(),
+                Party::Machine(machine) => machine.name.clone(),
             };
             let turn = turns.entry(sender).or_default();
             all.push((pause.map_or(0, |pause| pause.failures), *turn, *deed, found.id.clone()));

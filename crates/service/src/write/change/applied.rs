@@ -253,7 +253,7 @@ fn expect_sender(state: &State, found: &FoundChange<'_>) -> Result<(), Refusal> 
 
 fn party_key<'a>(state: &'a State, party: &Party) -> Option<&'a Arc<AccessKey>> {
     match party {
-        Party::Root => None,
+        Party::Root | Party::Machine(_) => None,
         Party::Key { id, .. } => state.access_key(id),
     }
 }

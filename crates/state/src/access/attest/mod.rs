@@ -44,7 +44,7 @@ impl Changer {
                 let is_itself = |key: &AccessKey| key.id == author.id && key.is_newest_secret(author.secret);
                 if key.is_some_and(is_itself) { Self::Itself } else { Self::Other }
             }
-            Author::Cluster => Self::Other,
+            Author::Cluster | Author::Session(_) => Self::Other,
         }
     }
 
@@ -89,6 +89,8 @@ impl State {
             Author::Root => None,
             Author::Key(own) => Some(self.attester(&own.id)?),
             Author::Cluster => return Err(Rejection::Unauthored),
+            // A machine is nobody who could know who holds a key.
+            Author::Session(_) => return Err(Rejection::KeyNotAttested),
         };
         let before = self.access_key(id).map(Arc::clone).ok_or(Rejection::KeyNotFound)?;
         if before.revision != revision {

@@ -26,7 +26,7 @@ use crate::{StoreError, at_rest::AtRest, files::io};
 use concord_model::{
     key::Key,
     record::{Config, Revision, VoidRevisions},
-    system::{SystemBody, SystemRecord},
+    system::{SystemBody, SystemKey, SystemRecord},
     time::Timestamp,
 };
 use concord_state::{
@@ -309,14 +309,30 @@ fn refuse_void(what: &'static str, revision: Revision, void: VoidRevisions) -> R
     Ok(())
 }
 
+/// Whether a system record has a revision of its own, and is in the history. A person has that of the key that names it first,
+/// and a rollout that of its change request.
+fn is_compared(record: &SystemRecord) -> bool {
+    match &record.body {
+        SystemBody::Environment(_)
+        | SystemBody::Change(_)
+        | SystemBody::Provider(_)
+        | SystemBody::Role
+        | SystemBody::Policy => true,
+        SystemBody::Person(_)
+        | SystemBody::Content(_)
+        | SystemBody::Rollout(_)
+        | SystemBody::Session(_)
+        | SystemBody::KeySet(_) => false,
+    }
+}
+
 /// The records that a segment has changed up to the backup, with their revisions; `None` for one that was deleted.
 struct Overlap {
     /// The revision after which the segment begins.
     after: Revision,
     definitions: BTreeMap<u64, Option<Revision>>,
     configs: BTreeMap<(u64, Key), Option<Revision>>,
-    environments: BTreeMap<Key, Option<Revision>>,
-    change_requests: BTreeMap<Key, Option<Revision>>,
+    system: BTreeMap<SystemKey, Option<Revision>>,
     upto: Revision,
 }
 
@@ -326,8 +342,7 @@ impl Overlap {
             after,
             definitions: BTreeMap::new(),
             configs: BTreeMap::new(),
-            environments: BTreeMap::new(),
-            change_requests: BTreeMap::new(),
+            system: BTreeMap::new(),
             upto: after,
         }
     }
@@ -351,14 +366,9 @@ impl Overlap {
                 }
                 StoredEdit::System { before, after } => {
                     let Some(record) = after.as_ref().or(before.as_ref()) else { continue };
-                    let all = match &record.body {
-                        SystemBody::Environment(_) => &mut self.environments,
-                        SystemBody::Change(_) => &mut self.change_requests,
-                        // A person has the revision of the key that names it first, and a rollout is that of its change
-                        // request.
-                        SystemBody::Person(_) | SystemBody::Content(_) | SystemBody::Rollout(_) => continue,
-                    };
-                    all.insert(record.name.clone(), after.as_ref().map(|after| after.revision));
+                    if is_compared(record) {
+                        self.system.insert(record.key(), after.as_ref().map(|after| after.revision));
+                    }
                 }
                 StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
@@ -371,31 +381,19 @@ impl Overlap {
         }
     }
 
-    /// Rejects a state whose environments or change requests others have changed.
+    /// Rejects a state whose system records others have changed.
     fn compare_system(&self, state: &State) -> Result<(), PointError> {
-        let differs = |what: &str, name: &Key, why: &str| {
-            let why = format!("{what} `{name}` {why}");
-            Err(PointError::Foreign { revision: self.upto, why })
+        let differs = |key: &SystemKey, why: &str| {
+            Err(PointError::Foreign { revision: self.upto, why: format!("{key} {why}") })
         };
-        let revision = |record: &Arc<SystemRecord>| record.revision;
-        let environment = |name: &Key| state.environment(name.as_str()).map(revision);
-        let change = |name: &Key| state.change_record(name.as_str()).map(revision);
-        let of_state = state.environments().map(|record| ("environment", &self.environments, record));
-        let of_state =
-            of_state.chain(state.changes().map(|record| ("change request", &self.change_requests, record)));
-        for (name, expected) in &self.environments {
-            if environment(name) != *expected {
-                return differs("environment", name, "is another one in the backup");
+        for (key, expected) in &self.system {
+            if state.system_record(key).map(|record| record.revision) != *expected {
+                return differs(key, "is another one in the backup");
             }
         }
-        for (name, expected) in &self.change_requests {
-            if change(name) != *expected {
-                return differs("change request", name, "is another one in the backup");
-            }
-        }
-        for (what, known, record) in of_state {
-            if record.revision > self.after && !known.contains_key(&record.name) {
-                return differs(what, &record.name, "has a change that it lacks");
+        for record in state.system_records().filter(|record| is_compared(record)) {
+            if record.revision > self.after && !self.system.contains_key(&record.key()) {
+                return differs(&record.key(), "has a change that it lacks");
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Replaces a file atomically, with its mode and owner.
 //!
 //! **Invariants:** a reader finds the old bytes or the new ones, never a part. The new file gets its mode and owner before
-//! its name, and only the agent can read it until then.
+//! its name, and only this user can read it until then.
 
 use std::{
     ffi::OsStr,
@@ -15,6 +15,9 @@ use sha2::{Digest as _, Sha256};
 
 /// The end of the name of a file that is not published yet.
 const STAGED: &str = ".new";
+
+/// Links that are followed to a file, as Linux does.
+const LINKS_MAX: usize = 40;
 
 /// The path, mode and owner of a file.
 #[derive(Debug, Clone)]
@@ -41,9 +44,27 @@ impl Target {
         Ok(Self { path: path.to_owned(), mode, owner, group })
     }
 
-    /// A file that only the agent reads.
+    /// A file that exists. It keeps its mode; for root, its owner and group.
+    ///
+    /// # Errors
+    /// When it does not exist.
+    pub(super) fn existing(path: &Path) -> io::Result<Self> {
+        // Not a link in place of the file that it leads to.
+        let path = path.canonicalize()?;
+        let found = fs::metadata(&path)?;
+        let is_root = rustix::process::geteuid().is_root();
+        let of_root = |id: u32| is_root.then_some(id);
+        Ok(Self {
+            path,
+            mode: found.mode() & 0o777,
+            owner: of_root(found.uid()),
+            group: of_root(found.gid()),
+        })
+    }
+
+    /// A file that only this user reads. If the path is a link, it is the file to which that leads.
     pub(super) fn private(path: &Path) -> Self {
-        Self { path: path.to_owned(), mode: 0o600, owner: None, group: None }
+        Self { path: followed(path), mode: 0o600, owner: None, group: None }
     }
 
     /// Creates its folder.
@@ -230,6 +251,20 @@ pub(super) fn sweep(folder: &Path, name: &OsStr, is_middle: impl Fn(&str) -> boo
     Ok(())
 }
 
+/// The path without links. The file need not exist.
+pub(super) fn followed(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // A link may lead to itself.
+    for _ in 0..LINKS_MAX {
+        if let Ok(real) = path.canonicalize() {
+            return real;
+        }
+        let Ok(next) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(next);
+    }
+    path
+}
+
 /// The number of a user or a group.
 fn id(name: &str, file: &str) -> Result<u32, String> {
     if let Ok(id) = name.parse() {
@@ -316,6 +351,23 @@ mod tests {
         let target = Target::new(&path, "0600", None, None).unwrap();
         assert!(target.has(b"x").unwrap_err().contains("symbolic link") && target.remove().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    }
+
+    #[test]
+    fn a_private_file_is_replaced_where_its_link_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, path) = (folder.path().join("sub/real"), folder.path().join("link"));
+        fs::create_dir(folder.path().join("sub")).unwrap();
+        std::os::unix::fs::symlink("sub/next", &path).unwrap();
+        std::os::unix::fs::symlink("real", folder.path().join("sub/next")).unwrap();
+        // At first it does not exist.
+        for text in ["one", "two"] {
+            Target::private(&path).stage(text.as_bytes()).unwrap().publish().unwrap();
+            assert!(path.is_symlink() && folder.path().join("sub/next").is_symlink());
+            assert_eq!(fs::read_to_string(&real).unwrap(), text);
+        }
+        std::os::unix::fs::symlink("loop", folder.path().join("loop")).unwrap();
+        assert_eq!(followed(&folder.path().join("loop")), folder.path().join("loop"));
     }
 
     #[test]

@@ -1,0 +1,3 @@
+module github.com/concord-config/concord/clients/go
+
+go 1.23
