@@ -405,6 +405,7 @@ fn make_service(
         quotas: settings.quotas,
         failed_credentials: settings.failed_credentials,
         spans: settings.spans.clone(),
+        identity_calls: settings.identity_calls,
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());

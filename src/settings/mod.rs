@@ -16,7 +16,7 @@ mod tls;
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use concord_consensus::Timers;
 use concord_model::{
@@ -24,7 +24,7 @@ use concord_model::{
     feature::{LEVEL_MIN, level_max},
     limits::{Limits, NODE_ID_MAX},
 };
-use concord_net::{Member, NodeId};
+use concord_net::{Member, NodeId, outgoing::address::OutgoingPolicy};
 use concord_service::{self as service, Retention, membership::check_address};
 
 pub use at_rest::{AtRestArgs, AtRestSettings};
@@ -91,6 +91,27 @@ impl RetentionArgs {
         let some = |number: u64| Some(number).filter(|number| *number > 0);
         let age = some(self.history_age_s).map(Duration::from_secs);
         Retention { revisions: some(self.history_revisions), age }
+    }
+}
+
+/// The addresses of identity providers that a node may call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IdentityCalls {
+    /// Addresses of the internet
+    Public,
+    /// Private addresses as well, for a provider in the same network
+    Any,
+    /// None: the keys are in the documents of the providers
+    Off,
+}
+
+impl IdentityCalls {
+    fn policy(self) -> OutgoingPolicy {
+        match self {
+            Self::Public => OutgoingPolicy::Public,
+            Self::Any => OutgoingPolicy::Any,
+            Self::Off => OutgoingPolicy::Off,
+        }
     }
 }
 
@@ -169,6 +190,9 @@ pub struct ServeArgs {
         value_name = "N"
     )]
     pub feature_level_max: u32,
+    /// At which addresses the leader may fetch the keys of identity providers
+    #[arg(long, env = "CONCORD_IDENTITY_CALLS", value_enum, default_value = "public", value_name = "ADDRESSES")]
+    pub identity_calls: IdentityCalls,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub audit: AuditArgs,
@@ -237,6 +261,8 @@ pub struct Settings {
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
+    /// The addresses at which the leader may fetch the keys of identity providers.
+    pub identity_calls: OutgoingPolicy,
     /// The audit log.
     pub audit: service::audit::AuditOptions,
     /// The quotas of keys that have none of their own.
@@ -326,6 +352,7 @@ impl Settings {
             log_stall_timeout: Duration::from_millis(args.times.log_stall_timeout_ms),
             disk_reserve_bytes: args.disk_reserve_bytes,
             feature_level_max: args.feature_level_max,
+            identity_calls: args.identity_calls.policy(),
             retention: args.history.read(),
             worker_threads: args.callers.worker_threads()?,
             spans,

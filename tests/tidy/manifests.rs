@@ -19,7 +19,7 @@ const BELOW: [(&str, &[&str]); 11] = [
     ("net", &["model"]),
     ("consensus", &["model", "state", "storage", "net"]),
     // The TLS of the client is that of the connection to a collector of spans.
-    ("service", &["model", "flags", "state", "storage", "net", "consensus", "client"]),
+    ("service", &["model", "flags", "identity", "state", "storage", "net", "consensus", "client"]),
     ("http", &["model", "formats", "flags", "state", "storage", "net", "consensus", "service"]),
     // A program for tests, above everything.
     ("simulation", &["model", "storage", "net", "consensus", "service", "http"]),

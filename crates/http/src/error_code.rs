@@ -42,6 +42,9 @@ pub(super) enum Code {
     Forbidden,
     HeaderInvalid,
     IdempotencyKeyReused,
+    IdentityProviderInUse,
+    IdentityProviderNotFound,
+    IdentityProviderUnavailable,
     IndexBuilding,
     IndexInvalid,
     InternalError,
@@ -53,6 +56,7 @@ pub(super) enum Code {
     MemberNotFound,
     MethodNotAllowed,
     NoKeyForKeys,
+    NoRole,
     NotApproved,
     NotApprover,
     NotRevertible,
@@ -69,17 +73,23 @@ pub(super) enum Code {
     QuotaExceeded,
     RequestInvalid,
     RevisionCompacted,
+    RoleNotFound,
     RolloutActive,
     RolloutInvalid,
     RolloutStage,
     SchemaInvalid,
+    SessionNotFound,
     StorageFull,
+    TokenInvalid,
     TooLarge,
     TooManyAccessKeys,
     TooManyChanges,
     TooManyEnvironments,
+    TooManyIdentityProviders,
     TooManyPersons,
+    TooManyRoles,
     TooManyRollouts,
+    TooManySessions,
     Unauthorized,
     Unavailable,
     UniqueTaken,
@@ -87,7 +97,7 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 72] = [
+    pub(super) const ALL: [(Self, &'static str); 82] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
         (Self::AuditOff, "not_found_error"),
@@ -119,6 +129,9 @@ impl Code {
         (Self::Forbidden, "forbidden_error"),
         (Self::HeaderInvalid, "validation_error"),
         (Self::IdempotencyKeyReused, "validation_error"),
+        (Self::IdentityProviderInUse, "conflict_error"),
+        (Self::IdentityProviderNotFound, "not_found_error"),
+        (Self::IdentityProviderUnavailable, "unavailable_error"),
         (Self::IndexBuilding, "conflict_error"),
         (Self::IndexInvalid, "validation_error"),
         (Self::InternalError, "server_error"),
@@ -130,6 +143,7 @@ impl Code {
         (Self::MemberNotFound, "not_found_error"),
         (Self::MethodNotAllowed, "method_not_allowed"),
         (Self::NoKeyForKeys, "conflict_error"),
+        (Self::NoRole, "forbidden_error"),
         (Self::NotApproved, "conflict_error"),
         (Self::NotApprover, "forbidden_error"),
         (Self::NotRevertible, "validation_error"),
@@ -146,17 +160,23 @@ impl Code {
         (Self::QuotaExceeded, "storage_full"),
         (Self::RequestInvalid, "validation_error"),
         (Self::RevisionCompacted, "expired_error"),
+        (Self::RoleNotFound, "not_found_error"),
         (Self::RolloutActive, "conflict_error"),
         (Self::RolloutInvalid, "validation_error"),
         (Self::RolloutStage, "conflict_error"),
         (Self::SchemaInvalid, "validation_error"),
+        (Self::SessionNotFound, "not_found_error"),
         (Self::StorageFull, "storage_full"),
+        (Self::TokenInvalid, "unauthorized_error"),
         (Self::TooLarge, "payload_too_large"),
         (Self::TooManyAccessKeys, "conflict_error"),
         (Self::TooManyChanges, "conflict_error"),
         (Self::TooManyEnvironments, "conflict_error"),
+        (Self::TooManyIdentityProviders, "conflict_error"),
         (Self::TooManyPersons, "conflict_error"),
+        (Self::TooManyRoles, "conflict_error"),
         (Self::TooManyRollouts, "conflict_error"),
+        (Self::TooManySessions, "conflict_error"),
         (Self::Unauthorized, "unauthorized_error"),
         (Self::Unavailable, "unavailable_error"),
         (Self::UniqueTaken, "conflict_error"),
@@ -196,6 +216,9 @@ impl Code {
             Self::Forbidden => "forbidden",
             Self::HeaderInvalid => "header_invalid",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
+            Self::IdentityProviderInUse => "identity_provider_in_use",
+            Self::IdentityProviderNotFound => "identity_provider_not_found",
+            Self::IdentityProviderUnavailable => "identity_provider_unavailable",
             Self::IndexBuilding => "index_building",
             Self::IndexInvalid => "index_invalid",
             Self::InternalError => "internal_error",
@@ -207,6 +230,7 @@ impl Code {
             Self::MemberNotFound => "member_not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NoKeyForKeys => "no_key_for_keys",
+            Self::NoRole => "no_role",
             Self::NotApproved => "not_approved",
             Self::NotApprover => "not_approver",
             Self::NotRevertible => "not_revertible",
@@ -223,17 +247,23 @@ impl Code {
             Self::QuotaExceeded => "quota_exceeded",
             Self::RequestInvalid => "request_invalid",
             Self::RevisionCompacted => "revision_compacted",
+            Self::RoleNotFound => "role_not_found",
             Self::RolloutActive => "rollout_active",
             Self::RolloutInvalid => "rollout_invalid",
             Self::RolloutStage => "rollout_stage",
             Self::SchemaInvalid => "schema_invalid",
+            Self::SessionNotFound => "session_not_found",
             Self::StorageFull => "storage_full",
+            Self::TokenInvalid => "token_invalid",
             Self::TooLarge => "too_large",
             Self::TooManyAccessKeys => "too_many_access_keys",
             Self::TooManyChanges => "too_many_changes",
             Self::TooManyEnvironments => "too_many_environments",
+            Self::TooManyIdentityProviders => "too_many_identity_providers",
             Self::TooManyPersons => "too_many_persons",
+            Self::TooManyRoles => "too_many_roles",
             Self::TooManyRollouts => "too_many_rollouts",
+            Self::TooManySessions => "too_many_sessions",
             Self::Unauthorized => "unauthorized",
             Self::Unavailable => "unavailable",
             Self::UniqueTaken => "unique_taken",
@@ -265,6 +295,11 @@ impl Code {
             Refusal::Building(_) => Self::IndexBuilding,
             Refusal::CursorExpired(_) => Self::CursorExpired,
             Refusal::ChangeStale(_) => Self::ChangeStale,
+            Refusal::TokenRejected { .. } => Self::TokenInvalid,
+            Refusal::NoRole(_) => Self::NoRole,
+            Refusal::ProviderUnavailable(_) => Self::IdentityProviderUnavailable,
+            Refusal::ProviderInUse { .. } => Self::IdentityProviderInUse,
+            Refusal::LoginStale => Self::Unavailable,
             Refusal::NotUpgraded { .. } => Self::ClusterNotUpgraded,
             Refusal::OfOperation(_, refusal) => Self::of(refusal),
         }
@@ -285,29 +320,14 @@ impl Code {
             Rejection::NothingToRestore(NothingToRestore::DefinitionNotThere(_)) => Self::DefinitionNotThere,
             Rejection::NothingToRestore(_) => Self::NotThere,
             // Nothing tells a credential that was good from one that never was.
-            Rejection::KeyEnded
-            | Rejection::SessionEnded
-            | Rejection::RootDisabled
-            | Rejection::Identity(IdentityRejection::TokenEnded) => Self::Unauthorized,
-            Rejection::Identity(
-                IdentityRejection::SessionNotFound
-                | IdentityRejection::ProviderNotFound
-                | IdentityRejection::RoleNotFound,
-            ) => Self::NotThere,
-            Rejection::Identity(
-                IdentityRejection::TooManySessions
-                | IdentityRejection::TooManyProviders
-                | IdentityRejection::TooManyRoles,
-            ) => Self::LimitReached,
+            Rejection::KeyEnded | Rejection::SessionEnded | Rejection::RootDisabled => Self::Unauthorized,
+            Rejection::Identity(rejection) => Self::of_identity(*rejection),
             Rejection::KeyNotFound => Self::AccessKeyNotFound,
             Rejection::KeyExists => Self::AccessKeyExists,
             Rejection::TooManyKeys => Self::TooManyAccessKeys,
             Rejection::NoKeyForKeys => Self::NoKeyForKeys,
             Rejection::QuotaExceeded { .. } => Self::QuotaExceeded,
-            // Ids are random, so another attempt has another one.
-            Rejection::Unauthored | Rejection::Identity(IdentityRejection::SessionExists) => {
-                Self::InternalError
-            }
+            Rejection::Unauthored => Self::InternalError,
             Rejection::ChangeRequired { .. } => Self::ChangeRequired,
             Rejection::EnvironmentFrozen { .. } | Rejection::FreezeLeft { .. } => Self::EnvironmentFrozen,
             Rejection::EnvironmentNotFound => Self::EnvironmentNotFound,
@@ -334,6 +354,20 @@ impl Code {
             Rejection::NotApprover => Self::NotApprover,
             Rejection::SenderEnded => Self::NotApproved,
             Rejection::InBatch { rejection, .. } => Self::of_rejection(rejection),
+        }
+    }
+
+    fn of_identity(rejection: IdentityRejection) -> Self {
+        match rejection {
+            IdentityRejection::SessionNotFound => Self::SessionNotFound,
+            IdentityRejection::ProviderNotFound => Self::IdentityProviderNotFound,
+            IdentityRejection::RoleNotFound => Self::RoleNotFound,
+            IdentityRejection::TokenEnded => Self::TokenInvalid,
+            IdentityRejection::TooManySessions => Self::TooManySessions,
+            IdentityRejection::TooManyProviders => Self::TooManyIdentityProviders,
+            IdentityRejection::TooManyRoles => Self::TooManyRoles,
+            // Ids are random, so another attempt has another one.
+            IdentityRejection::SessionExists => Self::InternalError,
         }
     }
 
@@ -366,6 +400,8 @@ impl Code {
             Some(
                 "title" | "description" | "comment" | "digest" | "apply" | "schedule" | "revert_after_s",
             ) => Self::ChangeInvalid,
+            // Members of a role have claims, and none of these.
+            Some("members") if matches!(name(loc.get(2)).as_deref(), Some("provider" | "match")) => self,
             Some("members" | "id" | "api_addr" | "peer_addr") => Self::MemberInvalid,
             Some(_) | None => self,
         }

@@ -32,6 +32,7 @@
 //! | changes as server-sent events, or by long polling | `watch` |
 //! | pages of the audit log; what the audit log records of a request | `audit`, `decision` |
 //! | access keys; the key of a request | `access_keys` |
+//! | identity providers, roles, sessions; logins | `identity` |
 //! | environments | `environments` |
 //! | what readers and gates say of rollouts | `reports` |
 //! | cluster status, members, leadership, backup; probes | `cluster` |
@@ -72,6 +73,7 @@ mod error_code;
 mod extract;
 mod flags;
 mod history;
+mod identity;
 mod json;
 mod latest;
 pub mod metrics;

@@ -16,6 +16,7 @@
 //! | [`permissions`] | what somebody may do by all of their roles |
 //! | [`url`] | the URLs that a node may call or a browser may open |
 //! | `fuzz` | functions for the fuzzer |
+//! | `testing` | a provider for the tests of other crates |
 //! | `fields` | members of a document, and every problem that they have |
 //! | `json` | JSON of others: bounded, without duplicate members |
 //!
@@ -35,6 +36,8 @@ pub mod keys;
 pub mod permissions;
 pub mod provider;
 pub mod roles;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod token;
 pub mod url;
 

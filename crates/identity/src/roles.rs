@@ -10,8 +10,7 @@
 //! All claims of a `match` must hold, each by one of its values. A list claim holds if it contains one. JSON types must be
 //! equal: `7712` is not `"7712"`. A `*` stands at the end, right after `/` or `:`, and never alone.
 //!
-//! The members `grants` and `quota` of a role's document are those of an access key, and are read with them: here they are
-//! allowed and left alone.
+//! The members `grants` and `quota` of a role are those of an access key, and are read with them.
 //!
 //! **Invariants:** a claim that is absent never matches, and there is no `not`: who has fewer claims is a member of no more
 //! roles. A `match` is never empty. The result and its explanation are made by one comparison.
@@ -141,8 +140,7 @@ impl Membership {
     /// All problems, each with its member.
     pub fn parse(document: &Value) -> Result<Self, Vec<Violation>> {
         finish(|problems| {
-            let known = ["grants", "members", "quota", "session_s"];
-            let document = problems.object(document, &known)?;
+            let document = problems.object(document, &["members", "session_s"])?;
             let members = problems.optional(document, "members", |value, problems| {
                 problems.list(value, 0..=ROLE_MEMBERS_MAX, Member::read)
             });
@@ -207,6 +205,12 @@ impl Member {
             let holds = seen.is_some_and(|claim| claim.values().any(is_wanted));
             Compared { name, wanted, seen, holds }
         })
+    }
+
+    /// How many values its claims are compared with.
+    #[must_use]
+    pub fn value_count(&self) -> usize {
+        self.matches.values().map(BTreeSet::len).sum()
     }
 
     /// What its administrator may have overlooked.

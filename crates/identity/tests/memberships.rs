@@ -78,7 +78,7 @@ fn an_explanation_shows_each_claim() {
 
 #[test]
 fn a_role_has_its_defaults_and_any_of_its_members() {
-    let empty = Membership::parse(&json!({ "grants": [], "quota": {} })).unwrap();
+    let empty = Membership::parse(&json!({})).unwrap();
     assert_eq!((empty.members.len(), empty.session_s), (0, 28_800));
     let role = json!({
         "members": [{ "provider": "ci", "match": { "a": ["1"] } }, { "provider": "corp", "match": { "a": ["2"] } }],

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 1 | 1.0 | everything |
 //! | 2 | 1.1 | [rollouts](ROLLOUTS), and the verb `report` |
-//! | 3 | none yet | [identity](IDENTITY) |
+//! | 3 | 1.1 | [identity](IDENTITY) |
 //!
 //! A command, a change of what applying does and a change of a stored or sent byte each follow a level: they are used
 //! when `state.feature_level()` is at least that. Until a level is released, more may be added to it.
@@ -23,12 +23,11 @@ pub const LEVEL_MIN: u32 = 1;
 /// The level of rollouts (`system/rollout.rs`).
 pub const ROLLOUTS: u32 = 2;
 
-/// The level of identity providers, roles and sessions (`system/identity.rs`). No version offers it before all of it is
-/// there.
+/// The level of identity providers, roles and sessions (`system/identity.rs`).
 pub const IDENTITY: u32 = 3;
 
 /// The highest level that this version knows.
-const LEVEL_MAX: u32 = 2;
+const LEVEL_MAX: u32 = 3;
 
 /// A level that only tests have, and that adds nothing but itself (`sabotage.rs`).
 pub const TEST_LEVEL: u32 = LEVEL_MAX + 1;

@@ -188,6 +188,18 @@ pub const CLAIM_VALUE_BYTES_MAX: usize = MACHINE_SUBJECT_BYTES_MAX;
 pub const PERSON_SUBJECT_BYTES_MAX: usize = 255;
 /// Bytes of the `sub` of a machine: GitHub and GitLab put paths, branches and further claims into it.
 pub const MACHINE_SUBJECT_BYTES_MAX: usize = 1 << 10;
+/// Microseconds between two changes of providers and roles: each makes the writes of sessions that wait stale once.
+pub const POLICY_PAUSE_US: u64 = 1_000_000;
+/// Bytes of a machine's `sub` that its name in the history has.
+pub const MACHINE_NAME_BYTES_MAX: usize = 255;
+/// Bytes of the document of a provider: its keys and certificates take most.
+pub const PROVIDER_BYTES_MAX: usize = 64 << 10;
+/// Bytes of the members of a role.
+pub const ROLE_BYTES_MAX: usize = 64 << 10;
+/// Members of all roles together: all are compared with the claims of each login.
+pub const ROLE_MEMBERS_IN_ALL_MAX: usize = 1024;
+/// Values of all members together.
+pub const MATCH_VALUES_IN_ALL_MAX: usize = 8192;
 /// Providers of a cluster: each token is evaluated by one, and all are compared when one changes.
 pub const PROVIDERS_MAX: usize = 16;
 /// Roles of a cluster: all are compared with the claims of each login.

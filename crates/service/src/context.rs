@@ -21,6 +21,7 @@ use super::{
     Options,
     audit::Audit,
     cpu_pool::{CpuPool, Weight},
+    identity::policy::Policies,
     memory_budget::{MemoryBudget, Reservation, Share},
     request::Refusal,
     retry::{Attempt, AttemptError, Leader},
@@ -52,6 +53,8 @@ pub struct Context {
     pub spans: SpanRecorder,
     /// Who uses this node.
     pub usage: Usage,
+    /// Identity providers and roles, parsed.
+    pub(crate) policies: Policies,
     /// The other members with which no connection can be opened, because of a certificate; checked after the files have
     /// changed.
     pub(crate) distrust: Mutex<BTreeMap<NodeId, String>>,
@@ -69,6 +72,7 @@ impl Context {
             audit: Audit::start(options.audit.clone(), options.node_id),
             spans: SpanRecorder::start(options.spans.clone(), options.node_id),
             usage: Usage::default(),
+            policies: Policies::default(),
             distrust: Mutex::default(),
             stopping: CancellationToken::new(),
             options,

@@ -22,6 +22,7 @@
 //! | the file that holds the whole state | `backup` |
 //! | certificates and data keys: reloading their files, alarms about them | `reload` |
 //! | the owner of a credential; access keys | `access` |
+//! | identity providers, roles, sessions, logins | `identity` |
 //! | environments and their freezes | `environments` |
 //! | whether there are enough persons to approve changes | `approvers` |
 //! | change requests: what waits for approval, and what was applied | `change_requests` |
@@ -76,6 +77,7 @@ mod freshness;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub(crate) mod history;
+pub(crate) mod identity;
 mod key_shares;
 mod leader_tasks;
 pub mod line_limit;
@@ -124,6 +126,7 @@ use flags::Flags;
 use forward::Forwarder;
 use freshness::Freshness;
 use history::HistoryReader;
+use identity::{Identities, key_sets::KeySetTask, login::Logins};
 use membership::ClusterMembers;
 use quota::Quotas;
 use read::Reads;
@@ -148,13 +151,20 @@ pub use change_requests::{
 };
 use concord_consensus::{Timers, blocking::blocking};
 use concord_model::{access_key::Quota, limits::Limits, time::Timestamp};
-use concord_net::{Member, NodeId, client::Peers, tls::callers::CallerTls};
+use concord_net::{
+    Member, NodeId, client::Peers, outgoing::address::OutgoingPolicy, tls::callers::CallerTls,
+};
 use concord_storage::{self as store, snapshot::envelope::Envelope};
 pub use context::NO_CLUSTER;
 pub use environments::{EnvironmentView, FreezeView, StoredEnvironment};
 pub use flags::{FlagRequest, FlagResponse};
 pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
 pub use membership::change::{Changed, MemberChange};
+pub use identity::{
+    KeysView, ProviderView, RoleView, SessionView, StoredIdentity,
+    login::{FailedLogin, OpenedSession},
+    trial::{RoleTrial, Trial},
+};
 pub use memory_budget::{Reservation, Share};
 // The queue in which also the requests of clients wait: it holds no state.
 pub use concord_consensus::fair_queue;
@@ -164,8 +174,8 @@ pub use read::view::{DefinitionView, DeletedDefinition, DeletedList};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     ALARMS, AccessWrite, Alarm, AuditWrite, BypassRequest, Caller, ChangeJudgement, ChangeWrite, Check,
-    CheckCondition, ClusterView, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite, KeyPatch,
-    LazySchema, Level, MemberView, NewEdition, NewFreeze, NewProtection, NewSchema, NewUnique, Principal,
+    CheckCondition, ClusterView, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite,
+    IdentityWrite, KeyPatch, LazySchema, Level, LoggedIn, MemberView, NewEdition, NewFreeze, NewProtection, NewRole, NewSchema, NewUnique, Principal,
     ProposedOperations, Refusal, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
     WatchCount, Write,
 };
@@ -229,6 +239,8 @@ pub struct Options {
     pub failed_credentials: u64,
     /// The collector of spans, if there is one.
     pub spans: Option<spans::SpanOptions>,
+    /// The addresses at which the node may fetch the keys of identity providers.
+    pub identity_calls: OutgoingPolicy,
 }
 
 /// The operations of a node, unit by unit. Clones share the units.
@@ -265,6 +277,10 @@ pub struct Units {
     pub writes: Arc<Writes>,
     /// Management of access keys.
     pub keys: Arc<AccessKeys>,
+    /// Identity providers, roles and sessions.
+    pub identities: Arc<Identities>,
+    /// Logins with tokens of identity providers.
+    pub logins: Arc<Logins>,
     /// Environments and their freezes.
     pub environments: Arc<Environments>,
     /// Change requests.
@@ -326,6 +342,7 @@ fn new_writes(
         keyed_writes: KeyedWrites::default(),
         write_barriers: Arc::default(),
         slow: SlowWrites::default(),
+        logins: Arc::default(),
     })
 }
 
@@ -351,6 +368,8 @@ impl Service {
         let flags = Arc::new(Flags::new(&cx, &freshness, &redactor));
         let writes = new_writes((&cx, &clock), &disk_space, &freshness, (&redactor, schemas), &history);
         let keys = Arc::new(AccessKeys::new(&cx, &clock, &freshness, &authentication, &writes));
+        let identities = Arc::new(Identities::new(&cx, &clock, &freshness, &writes));
+        let logins = Arc::new(Logins::new(&cx, &clock, &freshness, &writes));
         let environments = Arc::new(Environments::new(&cx, &clock, &freshness, &writes));
         let anchors =
             Arc::new(AuditAnchoring { cx: cx.clone(), freshness: freshness.clone(), writes: writes.clone() });
@@ -376,6 +395,7 @@ impl Service {
             anchors: anchors.clone(),
             due_changes: Arc::new(DueChanges::new(&cx, &clock, &writes)),
             rollouts: Arc::new(RolloutTask::new(&cx, &clock, &evidence)),
+            key_sets: Arc::new(KeySetTask::new(&cx, &clock, &writes.logins)),
             forming: tokio::sync::Mutex::new(()),
         });
         let units = Units {
@@ -393,6 +413,8 @@ impl Service {
             flags,
             writes,
             keys,
+            identities,
+            logins,
             environments,
             changes,
             reports,

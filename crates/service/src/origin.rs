@@ -101,7 +101,7 @@ impl CallerAddress {
         Self::with_current(|caller| {
             let seed = if key_tag(principal).is_some() { *STORED } else { caller.last.unknown };
             // Not the hash of `WorkOwner`, which each request would calculate: nobody chooses the id of a key.
-            let owner = xxh3_64_with_seed(principal.id.as_bytes(), seed);
+            let owner = xxh3_64_with_seed(principal.owner().as_bytes(), seed);
             caller.last.owner.store(owner, Ordering::Relaxed);
             caller.last.is_known.store(true, Ordering::Relaxed);
         });
@@ -221,10 +221,10 @@ impl RequestWork {
     }
 }
 
-/// The id of a principal with a stored key.
+/// The id of a principal with a stored key; of a session, that of its owner.
 pub(super) fn key_tag(principal: &Principal) -> Option<KeyTag> {
-    // No other id has this length.
-    principal.id.as_bytes().try_into().ok()
+    // Neither that of the root key nor that of a node has this length.
+    principal.owner().as_bytes().try_into().ok()
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ use concord_model::{
     limits::Limits,
     time::Timestamp,
 };
-use concord_net::client::{Peers, Secrets};
+use concord_net::{
+    client::{Peers, Secrets},
+    outgoing::address::OutgoingPolicy,
+};
 use concord_storage as store;
 
 use crate::{Access, Options, Principal, Retention, Service, audit};
@@ -101,6 +104,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
         audit: audit::AuditOptions::off(),
         quotas: Quota::default(),
         spans: None,
+        identity_calls: OutgoingPolicy::Off,
         failed_credentials: 0,
         data_key_file: None,
         backup_envelope: None,

@@ -9,6 +9,7 @@ use concord_http::{
 };
 use concord_model::{access_key::Quota, limits::Limits};
 use concord_net::{
+    outgoing::address::OutgoingPolicy,
     Member,
     client::{Peers, Secrets},
     socket::TcpListener,
@@ -87,6 +88,7 @@ fn service(setup: &Setup, node: usize) -> Service {
         quotas: Quota::default(),
         failed_credentials: 0,
         spans: None,
+        identity_calls: OutgoingPolicy::Off,
     };
     let own = member(node);
     let peers = Peers::new(Secrets(vec![SECRET.into()])).known_as(None, vec![own.peer_addr]);

@@ -36,7 +36,7 @@ impl State {
             SystemKind::Role => self.role_record(key.name.as_str()),
             SystemKind::Session => self.session_record(key.name.as_str()),
             SystemKind::KeySet => self.key_set_record(key.name.as_str()),
-            SystemKind::Policy => self.policy_record(key.name.as_str()),
+            SystemKind::Policy => self.policy_record().filter(|record| record.name == key.name),
         }
     }
 

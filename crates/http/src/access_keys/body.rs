@@ -109,7 +109,7 @@ const EXPIRY: FieldType<Timestamp> = FieldType {
     schema: |_| text().description(Some("RFC 3339; null for never")).into(),
 };
 
-const GRANTS: FieldType<Vec<Grant>> = FieldType {
+pub(crate) const GRANTS: FieldType<Vec<Grant>> = FieldType {
     read: |value, fields| {
         let too_long = format!("a key has at most {GRANTS_MAX} grants");
         let grants =

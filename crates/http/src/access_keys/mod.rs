@@ -15,6 +15,7 @@ use self::body::{NewKey, attested_revision, changed_key, grace, new_key};
 use super::{
     endpoints::KEYS,
     extract::{BodyRequest, ReadRequest},
+    identity::own_session_json,
     json::Object,
     reply::{Problem, Rendering, Reply},
 };
@@ -120,15 +121,28 @@ pub(super) async fn disable_root(service: Service, request: BodyRequest) -> Resu
     Ok(Reply::ok("root key disabled", &data).for_write_without_record(&written).no_store())
 }
 
-/// Shows the key that the request uses.
+/// Shows the key or session that the request uses.
 pub(super) async fn whoami(service: Service, request: ReadRequest) -> Reply {
     let principal = &request.principal;
-    let data = match service.keys.own_key(principal) {
-        Some(seen) => {
+    let data = match (service.keys.own_key(principal), principal.session()) {
+        (_, Some(session)) => {
+            let left = left_json(&service.quotas.quota_left(principal));
+            Object::new()
+                .value("key_id", &principal.id.as_str())
+                .value("name", &principal.id.as_str())
+                .value("grants", &grants_json(&session.key.grants))
+                .time("expires_at", session.expires_at)
+                .value("quota", &quota_json(&session.key.quota))
+                .raw("root", "false")
+                .value("quota_left", &left)
+                .raw("session", &own_session_json(session))
+                .finish()
+        }
+        (Some(seen), None) => {
             let left = left_json(&service.quotas.quota_left(principal));
             record(&seen).raw("root", "false").value("quota_left", &left).finish()
         }
-        None => Object::new()
+        (None, None) => Object::new()
             .unescaped("key_id", &principal.id)
             .value("name", &"root key")
             .value("grants", &grants_json(&everything()))
@@ -212,7 +226,7 @@ fn attesters_json(seen: &SeenKey) -> Value {
     }
 }
 
-fn grants_json(grants: &Grants) -> Value {
+pub(super) fn grants_json(grants: &Grants) -> Value {
     let grant = |grant: &Grant| {
         let verbs: Vec<_> = grant.verbs.iter().map(Verb::name).collect();
         let definitions: Vec<_> = grant.definitions.iter().map(Pattern::as_str).collect();

@@ -250,7 +250,8 @@ fn outline(write: &Write) -> Outlined {
         | Write::Access(_)
         | Write::Audit(_)
         | Write::Environment(_)
-        | Write::Change(_) => of_definition("", ""),
+        | Write::Change(_)
+        | Write::Identity(_) => of_definition("", ""),
     }
 }
 

@@ -48,7 +48,7 @@ const PATCH_TYPES: [(&str, PatchFormat); 2] = [
 
 /// Receives a body of at most `limit` bytes. Memory is reserved for the bytes that have arrived, not for the declared
 /// length: a client that sends slowly, or nothing, holds no more.
-pub(super) async fn receive(
+pub(crate) async fn receive(
     headers: &HeaderMap,
     mut body: Body,
     limit: usize,
@@ -78,19 +78,19 @@ pub(super) async fn receive(
 
 /// A body that was received, with what it and its values hold in memory until the request ends.
 #[derive(Debug)]
-pub(super) struct Received {
+pub(crate) struct Received {
     bytes: Bytes,
     _held: Reservation,
 }
 
 impl Received {
-    pub(super) fn new(bytes: Bytes, mut held: Reservation) -> Result<Self, Problem> {
+    pub(crate) fn new(bytes: Bytes, mut held: Reservation) -> Result<Self, Problem> {
         held.grow(parsed_bytes(&bytes))?;
         Ok(Self { bytes, _held: held })
     }
 
     /// The body, parsed and read by `read`; on a thread for long work if it is long.
-    pub(super) async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         service: &Service,
         read: impl FnOnce(Value) -> Result<T, Problem> + Send + 'static,
@@ -192,7 +192,7 @@ fn not_received(msg: &str) -> Problem {
 }
 
 /// Rejects a body whose media type is not JSON.
-pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], http::HeaderValue::as_bytes);
     let essence = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
     let suffix = essence.get(essence.len().saturating_sub(5)..).unwrap_or_default();

@@ -8,6 +8,7 @@
 //! | any other read | when it is denied |
 //! | a report of a reader, a word of a gate | when it is denied, or is news: a new failure, another word |
 //! | with a credential that is missing or not valid | counted by address and minute |
+//! | a login | when it opens a session; otherwise counted as such a credential |
 //!
 //! A dry run is recorded as such, because it reveals as much about the records as the write. A write whose client
 //! disconnects before the response is recorded, because it may have been applied.
@@ -28,11 +29,14 @@ use percent_encoding::percent_decode_str;
 
 use super::{
     across,
-    endpoints::{Audited, Endpoint, Matched},
+    endpoints::{Audited, Endpoint, Handler, Matched},
     extract::{MatchedRequest, QueryParams},
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
-use concord_model::{access_key::Pattern, record::Revision};
+use concord_model::{
+    access_key::{KeyId, Pattern},
+    record::Revision,
+};
 use concord_service::{
     CallerAddress, Principal, Refusal, Service,
     audit::{AuditDecision, AuditTarget, Targets},
@@ -73,7 +77,8 @@ pub(super) struct PendingDecision {
     id: HeaderValue,
     uri: Uri,
     method: Method,
-    principal: Principal,
+    /// The client; `None` for a login, whose client is known when it has succeeded.
+    principal: Option<Principal>,
     before: Revision,
     matched: Matched,
     dry_run: bool,
@@ -95,6 +100,17 @@ enum DecisionKind {
     OnDenial,
     /// Recorded when it is denied, or its handler says that it is news.
     OnNews,
+    /// Recorded when it opens a session.
+    Login(Targets),
+}
+
+/// In the extensions of the response to a login: whose session it has opened.
+#[derive(Debug, Clone)]
+pub(super) struct LoginTarget {
+    /// The name of the owner.
+    pub(super) owner: String,
+    /// The session.
+    pub(super) session: KeyId,
 }
 
 /// In the extensions of a response to a request that is recorded when it is news.
@@ -133,20 +149,23 @@ pub(super) fn begin(
         // The root key is denied nothing.
         return None;
     };
-    Some(PendingDecision {
-        service: service.clone(),
-        id: id.clone(),
-        uri: uri.clone(),
-        method: asked.request.method().clone(),
-        // What is no value of the parameter is rejected. The query of a read is not parsed for its line.
-        dry_run: asked.is_write() && asked.params().dry_run().is_ok_and(|(dry_run, _)| dry_run),
-        principal: principal.clone(),
-        before: service.cx.revision(),
-        matched: *matched,
-        kind,
-        begun: Instant::now(),
-        is_done: false,
-    })
+    let mut pending = PendingDecision::new(service, asked, id, kind);
+    // What is no value of the parameter is rejected. The query of a read is not parsed for its line.
+    pending.dry_run = asked.is_write() && asked.params().dry_run().is_ok_and(|(dry_run, _)| dry_run);
+    pending.principal = Some(principal.clone());
+    Some(pending)
+}
+
+/// Begins to observe a login.
+pub(super) fn begin_login(
+    service: &Service,
+    asked: &MatchedRequest,
+    id: &HeaderValue,
+) -> Option<PendingDecision> {
+    let is_login =
+        asked.matched.endpoint.is_some_and(|endpoint| matches!(endpoint.handler, Handler::Login(_)));
+    let is_recorded = is_login && service.cx.audit.is_on();
+    is_recorded.then(|| PendingDecision::new(service, asked, id, DecisionKind::Login(Targets::default())))
 }
 
 /// Whether the settings, or its endpoint, have a read recorded.
@@ -179,10 +198,28 @@ fn is_recorded_read(service: &Service, asked: &MatchedRequest) -> bool {
 }
 
 impl PendingDecision {
+    fn new(service: &Service, asked: &MatchedRequest, id: &HeaderValue, kind: DecisionKind) -> Self {
+        Self {
+            service: service.clone(),
+            id: id.clone(),
+            uri: asked.uri().clone(),
+            method: asked.request.method().clone(),
+            dry_run: false,
+            principal: None,
+            before: service.cx.revision(),
+            matched: asked.matched,
+            kind,
+            begun: Instant::now(),
+            is_done: false,
+        }
+    }
+
     /// What the request turns out to be about, and whether it is a write; `None` where that is in its path.
     pub(super) fn targets(&self) -> Option<(Targets, bool)> {
         match &self.kind {
-            DecisionKind::Write(targets) => Some((Targets::clone(targets), true)),
+            DecisionKind::Write(targets) | DecisionKind::Login(targets) => {
+                Some((Targets::clone(targets), true))
+            }
             DecisionKind::ReadOf(targets) => Some((Targets::clone(targets), false)),
             DecisionKind::Read | DecisionKind::OnDenial | DecisionKind::OnNews => None,
         }
@@ -198,8 +235,20 @@ impl PendingDecision {
             DecisionKind::OnDenial => !is_denied(),
             DecisionKind::OnNews => !is_denied() && response.extensions().get::<News>().is_none(),
             DecisionKind::ReadOf(targets) => !is_denied() && !self.is_recorded(targets),
-            DecisionKind::Read | DecisionKind::Write(_) => false,
+            DecisionKind::Read | DecisionKind::Write(_) | DecisionKind::Login(_) => false,
         }
+    }
+
+    /// Makes the line of a login that has opened a session. Of others, a client may make any number, so they are counted as
+    /// failed credentials are.
+    pub(super) async fn end_login(mut self, response: Response) -> Response {
+        if response.status().is_success() {
+            return self.end(response).await;
+        }
+        self.is_done = true;
+        let decision = self.decision(Some(&response));
+        self.service.cx.audit.record_failed_credential(decision.address, decision);
+        response
     }
 
     /// Makes the line of a request that [gets one](Self::gets_no_line). In the strict mode the response to a write
@@ -217,7 +266,7 @@ impl PendingDecision {
             {
                 response
             }
-            DecisionKind::Write(_) => {
+            DecisionKind::Write(_) | DecisionKind::Login(_) => {
                 // The write and its line together take no longer than a write may.
                 let wait = self.service.cx.write_timeout().saturating_sub(self.begun.elapsed());
                 let wait = wait.max(LINE_TIMEOUT_MIN);
@@ -247,16 +296,21 @@ impl PendingDecision {
             let written = response.extensions().get::<WrittenAt>().map(|WrittenAt(revision)| *revision);
             written.or_else(|| response.headers().get(STATE_REVISION)?.to_str().ok()?.parse().ok())
         });
-        let named = match &self.kind {
-            DecisionKind::Write(targets) | DecisionKind::ReadOf(targets) => {
+        let login = response.and_then(|response| response.extensions().get::<LoginTarget>());
+        let mut named = match &self.kind {
+            DecisionKind::Write(targets) | DecisionKind::ReadOf(targets) | DecisionKind::Login(targets) => {
                 targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
             }
             DecisionKind::Read | DecisionKind::OnDenial | DecisionKind::OnNews => {
                 what(&self.matched, &self.uri, &QueryParams::from_uri(&self.uri))
             }
         };
+        if let Some(login) = login {
+            named.set_id(login.session.as_str());
+        }
+        let owner = self.principal.as_ref().map(|principal| principal.id.as_str().to_owned());
         AuditDecision {
-            key: Some(self.principal.id.as_str().to_owned()),
+            key: owner.or_else(|| login.map(|login| login.owner.clone())),
             what: named,
             dry_run: self.dry_run,
             before: self.before,

@@ -24,13 +24,19 @@ use std::pin::Pin;
 use axum::response::Response;
 use http::{Method, request::Parts};
 
-use super::{Api, extract::AuthenticatedCall, pretty::PRETTY, raw::RAW};
+use super::{
+    Api,
+    extract::{AuthenticatedCall, MatchedRequest},
+    pretty::PRETTY,
+    raw::RAW,
+};
 use concord_model::access_key::Verb;
 use concord_service::quota::Gauge;
 
 pub(crate) use matching::{Matched, Route, TABLE};
 pub(crate) use rows::{
-    AUDIT, CHANGE_REQUESTS, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, ENVIRONMENTS, KEYS, METRICS, UI,
+    AUDIT, CHANGE_REQUESTS, CONFIGS, DEFINITIONS, DOCS, DOCUMENT, ENDPOINTS, ENVIRONMENTS, KEYS, METRICS,
+    PROVIDERS, ROLES, SESSIONS, UI,
 };
 #[cfg(test)]
 pub(crate) use rows::{CHANGES, CONFIG, WATCH};
@@ -163,6 +169,8 @@ pub(crate) enum Handler {
     Keyed(for<'a> fn(&'a Api, AuthenticatedCall) -> Answering<'a>),
     /// Answers anybody.
     Open(for<'a> fn(&'a Api, OpenCall) -> Answering<'a>),
+    /// Answers anybody who sends a body: the login.
+    Login(for<'a> fn(&'a Api, MatchedRequest) -> Answering<'a>),
 }
 
 /// A request that needs no key.

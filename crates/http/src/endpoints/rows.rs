@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     access_keys, across, audit, batch, change_requests, cluster, configs, console, consul, definitions, docs,
-    environments, extract::BodyRequest, flags, history, metrics, read, reports, rollouts, schema,
+    environments, extract::BodyRequest, flags, history, identity, metrics, read, reports, rollouts, schema,
     server::boxed, spring, watch,
 };
 use concord_model::access_key::Verb;
@@ -45,6 +45,11 @@ const EVALUATE_ALL: [&str; 2] =
     ["/api/v1/flags/{definition}/ofrep/v1/evaluate/flags", "/ofrep/v1/evaluate/flags"];
 /// Its parameter is the rest of the path.
 pub(crate) const KV: &str = "/v1/kv/{*key}";
+pub(crate) const PROVIDERS: &str = "/api/v1/identity_provider/";
+const PROVIDER: &str = "/api/v1/identity_provider/{name}";
+pub(crate) const ROLES: &str = "/api/v1/role/";
+const ROLE: &str = "/api/v1/role/{name}";
+pub(crate) const SESSIONS: &str = "/api/v1/session/";
 const USAGE: &str = "/api/v1/cluster/usage";
 const MEMBER: &str = "/api/v1/cluster/members/{id}";
 pub(crate) const METRICS: &str = "/metrics";
@@ -540,6 +545,69 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     )
     .without_body(),
     Endpoint::new(Get, "/api/v1/whoami", AnyKey, "whoami", keyed!(access_keys::whoami)),
+    // Identity. Who manages a provider or role needs its permissions, too.
+    Endpoint::new(
+        Get,
+        PROVIDERS,
+        Needs(Verb::Keys),
+        "list_identity_providers",
+        keyed!(identity::list_providers),
+    )
+    .consistency(),
+    Endpoint::new(Get, PROVIDER, Needs(Verb::Keys), "get_identity_provider", keyed!(identity::get_provider))
+        .consistency(),
+    Endpoint::new(
+        Put,
+        PROVIDER,
+        Needs(Verb::Keys),
+        "put_identity_provider",
+        keyed_with_body!(identity::put_provider),
+    ),
+    Endpoint::new(
+        Delete,
+        PROVIDER,
+        Needs(Verb::Keys),
+        "delete_identity_provider",
+        keyed_with_body!(identity::delete_provider),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/identity_provider/{name}/try",
+        Needs(Verb::Keys),
+        "try_token",
+        keyed_with_body!(identity::try_token),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/identity_provider/{name}/end_sessions",
+        Needs(Verb::Keys),
+        "end_sessions_of_identity_provider",
+        keyed_with_body!(identity::end_sessions),
+    )
+    .without_body(),
+    Endpoint::new(Get, ROLES, Needs(Verb::Keys), "list_roles", keyed!(identity::list_roles)).consistency(),
+    Endpoint::new(Get, ROLE, Needs(Verb::Keys), "get_role", keyed!(identity::get_role)).consistency(),
+    Endpoint::new(Put, ROLE, Needs(Verb::Keys), "put_role", keyed_with_body!(identity::put_role)),
+    Endpoint::new(Delete, ROLE, Needs(Verb::Keys), "delete_role", keyed_with_body!(identity::delete_role)),
+    // Each session sees and ends itself.
+    Endpoint::new(Get, SESSIONS, AnyKey, "list_sessions", keyed!(identity::list_sessions))
+        .parameters(&["after", "limit"])
+        .consistency(),
+    Endpoint::new(
+        Delete,
+        "/api/v1/session/{session_id}",
+        AnyKey,
+        "end_session",
+        keyed_with_body!(identity::end_session),
+    ),
+    Endpoint::new(
+        Post,
+        "/api/v1/login",
+        Open,
+        "log_in",
+        Handler::Login(|api, asked| boxed(|| identity::login::log_in(api, asked))),
+    )
+    .with_slash(),
     // The cluster.
     Endpoint::new(Get, "/api/v1/cluster", Needs(Verb::Observe), "get_cluster", keyed!(cluster::show)),
     Endpoint::new(Get, USAGE, Needs(Verb::Observe), "get_usage", keyed!(cluster::usage)),

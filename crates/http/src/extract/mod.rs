@@ -677,7 +677,7 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
     for part in fingerprint {
         add_part(&mut hash, part);
     }
-    let id = Sha256::new().chain_update(principal.id.as_str()).chain_update([0]).chain_update(key);
+    let id = Sha256::new().chain_update(principal.owner()).chain_update([0]).chain_update(key);
     Ok(Some(BegunKey { id, fingerprint: hash }))
 }
 

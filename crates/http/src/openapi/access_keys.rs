@@ -135,7 +135,7 @@ pub(super) fn operations() -> Vec<OperationEntry> {
             .success(200, "root key disabled", payload("RootKey", json!({ "root": "disabled" })), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[409]),
-        describe(TAG, "whoami", "Show the key that the request uses")
+        describe(TAG, "whoami", "Show the access key or session that the request uses")
             .success(200, "caller found", payload("Caller", whoami), NO_STORE)
             .refusals(&[503]),
         get_audit(),
@@ -162,6 +162,13 @@ fn attesters() -> ArrayBuilder {
 
 fn own_secret() -> ObjectBuilder {
     boolean().description(Some("whether the root key or the key itself made each secret that is valid"))
+}
+
+/// The session of a request.
+fn own_session() -> ObjectBuilder {
+    let roles = ArrayBuilder::new().items(text());
+    let own = vec![("session_id", id().into()), ("provider", text().into()), ("roles", roles.into())];
+    closed(own, Vec::new()).description(Some("absent for an access key"))
 }
 
 fn time_or_null(about: &str) -> ObjectBuilder {
@@ -219,7 +226,7 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
             ("root", boolean().into()),
         ],
         // The root key has no quota.
-        vec![("quota_left", reference("Quota"))],
+        vec![("quota_left", reference("Quota")), ("session", own_session().into())],
     );
     let root = text().enum_values(Some(["disabled"]));
     vec![

@@ -8,6 +8,7 @@
 //! | patches and batches | `batch_and_patch` |
 //! | history, rollback and watches | `history_and_watch` |
 //! | access keys and the audit log | `access_keys` |
+//! | identity providers, roles, sessions | `identity` |
 //! | environments | `environments` |
 //! | change requests; their rollouts; what readers and gates say of those | `change_requests`, `rollouts`, `reports` |
 //! | the cluster; the operations that need no key | `cluster` |
@@ -36,6 +37,7 @@ mod environments;
 mod flags;
 mod headers;
 mod history_and_watch;
+mod identity;
 mod parameters;
 mod refusals;
 mod reports;
@@ -58,7 +60,7 @@ use super::endpoints;
 use concord_model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
-const TAGS: [(&str, &str); 12] = [
+const TAGS: [(&str, &str); 13] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
     ("batch", "Several writes, applied atomically."),
@@ -72,6 +74,7 @@ const TAGS: [(&str, &str); 12] = [
     ),
     ("audit", "The requests to a node and their outcomes."),
     ("access keys", "Credentials and their permissions."),
+    ("identity", "Identity providers, roles, and the sessions of those who log in."),
     ("cluster", "The nodes: members, leadership, backup."),
     ("open", "Paths that need no key: probes and this document."),
 ];
@@ -97,6 +100,7 @@ pub fn document(limits: &Limits) -> OpenApi {
         change_requests::operations(),
         reports::operations(),
         access_keys::operations(),
+        identity::operations(),
         cluster::operations(),
     ];
     let mut entries: BTreeMap<&str, OperationEntry> =
@@ -142,6 +146,7 @@ fn components(limits: &Limits) -> Components {
         change_requests::requests(limits),
         reports::requests(limits),
         access_keys::requests(limits),
+        identity::requests(limits),
         cluster::requests(limits),
     ];
     for (name, body) in requests.into_iter().flatten().chain(schemas::shared()) {
@@ -156,6 +161,7 @@ fn components(limits: &Limits) -> Components {
         change_requests::payloads(),
         reports::payloads(),
         access_keys::payloads(),
+        identity::payloads(),
         cluster::payloads(),
     ];
     for (name, payload) in payloads.into_iter().flatten() {

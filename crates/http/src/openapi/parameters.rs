@@ -53,7 +53,12 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("id", "The node's id.", integer(1)),
         path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
         path("change_id", "The change request's id.", text().examples([json!("7hQx2mVb9KsT")])),
-        path("name", "The environment's name.", text().examples([json!("prod")])),
+        path(
+            "name",
+            "The name of the environment, identity provider or role.",
+            text().examples([json!("prod")]),
+        ),
+        path("session_id", "The session's id, or `current`.", text().examples([json!("4kPq0sWc7RtZ")])),
         path("gate", "The gate's name.", text().examples([json!("errors")])),
     ]
 }
@@ -140,6 +145,7 @@ fn audit_and_change_parameters() -> Vec<(&'static str, Parameter)> {
             "Oldest first, after the line with this number; not together with `before`.",
             integer(0).into(),
         ),
+        query("after_session", "after", "Only sessions with a later id.", text().into()),
         query("audit_before", "before", "Newest first, before the line with this number.", integer(0).into()),
         query("audit_key", "key", "Only lines of this key.", text().into()),
         query(
@@ -262,7 +268,7 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
             "The number of the page, from 1, which is the default. A page past the end is empty.",
             integer(1),
         ),
-        plain("limit", "Records per page; 10 by default, 100 in the audit log.", limit),
+        plain("limit", "Records per page; 10 by default, 100 of sessions and in the audit log.", limit),
         query(
             "sort_definitions",
             "sort_by",

@@ -153,7 +153,15 @@ impl Api {
     /// Answers a request that its key's quota admits, and has it recorded in the audit log.
     async fn admit(&self, access: RequestAccess, asked: MatchedRequest, id: &HeaderValue) -> Response {
         let RequestAccess::Authenticated(principal) = &access else {
-            return self.respond(access, asked, None).await;
+            // Boxed: few requests are logins, and every request would have its space.
+            let Some(pending) = decision::begin_login(&self.service, &asked, id) else {
+                return self.respond(access, asked, None).await;
+            };
+            return boxed(|| async move {
+                let answered = self.respond(access, asked, Some(&pending)).await;
+                pending.end_login(answered).await
+            })
+            .await;
         };
         let counted = CountedRequest::begin(&self.service, principal, &asked);
         let pending = decision::begin(&self.service, &asked, id, principal);
@@ -281,6 +289,7 @@ impl Api {
             (Some(Handler::Keyed(handler)), RequestAccess::Authenticated(principal)) => {
                 handler(self, AuthenticatedCall { asked, principal }).await
             }
+            (Some(Handler::Login(handler)), _) => handler(self, asked).await,
             (Some(Handler::Open(handler)), _) => {
                 handler(self, OpenCall { parts: asked.request.into_parts().0, matched }).await
             }

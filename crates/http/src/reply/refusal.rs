@@ -40,6 +40,8 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
         | Refusal::Building(text)
         | Refusal::CursorExpired(text)
         | Refusal::ChangeStale(text)
+        | Refusal::NoRole(text)
+        | Refusal::ProviderUnavailable(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
         Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
@@ -61,6 +63,18 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
             all
         }
         Refusal::KeyEnded => vec![Violation::new(NOT_VALID)],
+        Refusal::TokenRejected { reason } => {
+            let msg = format!("the token is not accepted: `{reason}`; `concord identity try` says more");
+            vec![Violation::new(msg)]
+        }
+        Refusal::ProviderInUse { role } => {
+            let msg = format!("the role `{role}` names the identity provider: change or delete the role first");
+            vec![Violation::new(msg)]
+        }
+        Refusal::LoginStale => {
+            let msg = "identity providers, roles or their keys changed while the token was validated; retry";
+            vec![Violation::new(msg)]
+        }
         Refusal::NotUpgraded { needs, has } => {
             let msg = format!(
                 "this needs feature level {needs}, and the cluster has {has}: upgrade all of its members first"
@@ -100,7 +114,9 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
             (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large")
         }
-        Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
+        Refusal::Unavailable(_) | Refusal::ProviderUnavailable(_) | Refusal::LoginStale => {
+            (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error")
+        }
         Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
@@ -109,6 +125,7 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         | Refusal::NotUniqueYet { .. }
         | Refusal::Building(_)
         | Refusal::NotUpgraded { .. }
+        | Refusal::ProviderInUse { .. }
         | Refusal::ChangeStale(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_)
         | Refusal::NotThere(_)
@@ -118,8 +135,8 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks { .. } => INVALID,
         Refusal::OfOperation(_, refusal) => status_and_type(refusal),
-        Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
-        Refusal::KeyEnded => UNAUTHORIZED,
+        Refusal::Forbidden { .. } | Refusal::NoRole(_) => (StatusCode::FORBIDDEN, "forbidden_error"),
+        Refusal::KeyEnded | Refusal::TokenRejected { .. } => UNAUTHORIZED,
     }
 }
 

@@ -34,9 +34,8 @@ impl ClearText {
     /// Never: digits of base 62 are a valid id.
     #[must_use]
     pub fn from_random(bytes: &[u8; 48]) -> Self {
-        let (id, secret) = bytes.split_at(16);
-        let id = KeyId::parse(&base62(id, ID_CHARS)).expect("made of its alphabet");
-        Self::with_id(id, secret)
+        let (id, secret) = bytes.split_first_chunk::<16>().expect("48 bytes have a first 16");
+        Self::with_id(KeyId::of_bytes(id), secret)
     }
 
     /// Makes another secret for the same id from 32 random bytes.
@@ -77,6 +76,17 @@ impl ClearText {
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.text
+    }
+}
+
+impl KeyId {
+    /// The id that these bytes give: of random bytes a new one, of a digest always the same.
+    ///
+    /// # Panics
+    /// Never: digits of base 62 are a valid id.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8; 16]) -> Self {
+        Self::parse(&base62(bytes, ID_CHARS)).expect("made of its alphabet")
     }
 }
 

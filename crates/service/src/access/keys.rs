@@ -288,7 +288,7 @@ fn sha256_of(text: &ClearText) -> [u8; 32] {
 }
 
 /// Random bytes that cannot be guessed.
-fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Refusal> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
         .map_err(|error| Refusal::Internal(format!("the system gives no random bytes: {error}")))?;

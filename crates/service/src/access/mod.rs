@@ -6,6 +6,9 @@
 //! | tickets for streams that take no header | `ticket` |
 //! | the day of a key's last use; enabling the root key again | `upkeep` |
 //!
+//! The credential of a session has the form of an access key, and is looked up beside them (`identity/policy.rs` has its
+//! permissions).
+//!
 //! A stored key is looked up in the state that this node has applied. A key that is valid in this state is accepted at
 //! once. A credential that is not in this state may be newer, so it is looked up again once the state is confirmed. A
 //! node that is isolated from the quorum cannot know whether a key was revoked since, and soon accepts no stored keys.
@@ -42,6 +45,7 @@ use super::{
 };
 use concord_model::{
     access_key::{AccessKey, KeyId, clear_text::ClearText},
+    error::Rejection,
     limits::{KEYS_MARKED_MAX, KEYS_UNCONFIRMED_MAX},
     time::Timestamp,
 };
@@ -187,7 +191,7 @@ impl Authentication {
     }
 
     fn owner(&self, state: &State, id: &KeyId, given: &[u8; 32]) -> Option<Principal> {
-        let key = state.access_key(id)?;
+        let Some(key) = state.access_key(id) else { return self.owner_of_session(state, id, given) };
         let at = if key.has_end() { self.clock.log_time(state) } else { Timestamp(0) };
         let is_good = |until: Option<Timestamp>| until.is_none_or(|end| at < end);
         let mut secrets = key.secrets.iter().filter(|secret| is_good(secret.until));
@@ -197,6 +201,15 @@ impl Authentication {
         }
         self.note_use(key);
         Some(Principal::of_key(Arc::clone(key), secret.made))
+    }
+
+    /// The owner of a session. No session has the id of an access key.
+    fn owner_of_session(&self, state: &State, id: &KeyId, given: &[u8; 32]) -> Option<Principal> {
+        let session = state.session_record(id.as_str())?.session()?;
+        if !bool::from(given.ct_eq(&session.sha256)) {
+            return None;
+        }
+        self.cx.policies.principal(state, id, self.clock.log_time(state))
     }
 
     /// Records that a key was used, unless that is recorded for today already. Then it takes no lock until the next
@@ -233,7 +246,8 @@ impl Authentication {
     /// A principal with its current key: for watches and other work that lasts longer than a request.
     ///
     /// # Errors
-    /// [`Refusal::KeyEnded`]; [`Refusal::Unavailable`] on a node that is isolated from the quorum.
+    /// [`Refusal::KeyEnded`], [`Rejection::SessionEnded`]; [`Refusal::Unavailable`] on a node that is isolated from the
+    /// quorum.
     pub(super) fn renewed(&self, principal: &Principal) -> Result<Principal, Refusal> {
         if !principal.is_root() && self.freshness.staleness().is_none_or(|age| age > KEYS_UNCONFIRMED_MAX) {
             let text = "this node is isolated from the quorum and can't know whether the key is still valid";
@@ -273,13 +287,18 @@ impl Authentication {
     /// A principal with its key in the state that this node has applied.
     ///
     /// # Errors
-    /// [`Refusal::KeyEnded`].
+    /// [`Refusal::KeyEnded`], [`Rejection::SessionEnded`].
     pub(super) fn current(&self, principal: &Principal) -> Result<Principal, Refusal> {
         let state = self.cx.applied();
         if principal.is_root() {
             let is_replaced = principal.secret != 0 && !self.access.has_root(principal.secret);
             let has_ended = state.is_root_disabled() || is_replaced;
             return if has_ended { Err(Refusal::KeyEnded) } else { Ok(principal.clone()) };
+        }
+        if let Some(session) = principal.session_id() {
+            let now = self.clock.log_time(&state);
+            let current = self.cx.policies.principal(&state, session, now);
+            return current.ok_or_else(|| Rejection::SessionEnded.into());
         }
         let key =
             KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;

@@ -96,8 +96,8 @@ pub(crate) fn name(write: &Write) {
         }
         match write.target() {
             Target::Definition(_) => {}
-            // The id of the node, and the name of the environment, are in the path.
-            Target::Anchors | Target::Environment(_) => {}
+            // The id of the node or session, and the name of the environment, provider or role, are in the path.
+            Target::Anchors | Target::Environment(_) | Target::Identity => {}
             // That of an existing change request is in the path. What it changes is in the request, if it says so.
             Target::Change(id) => {
                 let edition = write.change().and_then(ChangeWrite::edition);

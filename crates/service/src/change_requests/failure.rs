@@ -71,6 +71,12 @@ pub(super) fn next_of(refusal: &Refusal) -> Next {
         | Refusal::Building(_)
         | Refusal::CursorExpired(_)
         | Refusal::NotUpgraded { .. }
+        // No write of records is refused so.
+        | Refusal::TokenRejected { .. }
+        | Refusal::NoRole(_)
+        | Refusal::ProviderUnavailable(_)
+        | Refusal::ProviderInUse { .. }
+        | Refusal::LoginStale
         | Refusal::AuditOff => Next::Later,
     }
 }

@@ -560,7 +560,7 @@ mod tests {
     }
 
     fn records(state: &State, operations: Vec<StoredOperation>) -> Vec<RecordPreview> {
-        let stored = StoredEdition { operations, patches: Vec::new(), definitions: Vec::new() };
+        let stored = StoredEdition { operations, patches: Vec::new(), ..StoredEdition::default() };
         let principal = owner(&[Verb::Read, Verb::Reveal]);
         Preview { state, principal: &principal, bases: &[], stored: &stored }.make().records
     }

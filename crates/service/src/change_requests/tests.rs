@@ -22,7 +22,7 @@ async fn a_preview_holds_memory_of_the_budget() {
     let key = |text: &str| Key::parse(text).unwrap();
     let data = format!("{{\"n\":\"{}\"}}", "x".repeat(1 << 20)).into();
     let put = StoredOperation::PutConfig { definition: key("app"), config: key("k"), data };
-    let stored = StoredEdition { operations: vec![put], patches: Vec::new(), definitions: Vec::new() };
+    let stored = StoredEdition { operations: vec![put], patches: Vec::new(), ..StoredEdition::default() };
     let operations = stored.to_text_with(0);
     let bytes = operations.len() as u64;
     let edition = NewEdition {

@@ -85,24 +85,16 @@ fn frozen(state: &State, scope: &Scope, at: Timestamp) -> Option<(String, Timest
     until.max_by_key(|(_, until)| *until)
 }
 
-/// The client as it would stand in a change request.
-fn party(principal: &Principal) -> Option<Party> {
-    match principal.key() {
-        Some(key) => Some(Party::Key { id: key.id.clone(), person: key.person }),
-        None => principal.is_root().then_some(Party::Root),
-    }
-}
-
 /// Whether a client has sent an edition of it, with this key or with another one of the same person.
 pub(super) fn is_mine(change: &Change, principal: &Principal) -> bool {
-    party(principal).is_some_and(|party| change.is_author(&party))
+    principal.party().is_some_and(|party| change.is_author(&party))
 }
 
 /// Whether it waits for a vote that the client may give: an approval that is missing, or the review of a bypass.
 pub(super) fn needs_vote_of(state: &State, found: &FoundChange<'_>, principal: &Principal) -> bool {
     let change = found.change;
     let Some(key) = principal.key() else { return false };
-    let Some(own) = party(principal) else { return false };
+    let Some(own) = principal.party() else { return false };
     let may_vote = key.attestation.is_some()
         && key.person.is_some()
         && [Verb::Approve, Verb::Read].into_iter().all(|verb| principal.may_in(verb, &change.edition.scope));

@@ -22,10 +22,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     budget::Budget,
+    identity::{policy::Policy, texts::SessionText},
     request::{Principal, ProposedOperations, Refusal, Write},
 };
+use concord_identity::Claims;
 use concord_model::{
-    access_key::{AccessKey, Verb},
+    access_key::{AccessKey, Grants, Verb},
     command::source::Guard,
     error::Rejection,
     key::Key,
@@ -73,6 +75,34 @@ pub(crate) struct StoredEdition {
     pub(crate) patches: Vec<Option<StoredPatch>>,
     /// The revisions of the definitions that exist: while a definition is the same, its schema is that of the base.
     pub(crate) definitions: Vec<(Key, Revision)>,
+    /// What is kept of the claims of the machine that has sent it. Its session will have ended when it is applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) machine: Option<SenderClaims>,
+}
+
+/// A machine that has sent an edition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SenderClaims {
+    /// The name of its provider.
+    provider: Key,
+    /// What was kept of its claims: the text of a JSON object.
+    claims: String,
+}
+
+impl SenderClaims {
+    /// Those of a client; `None` if it is no machine.
+    fn of(state: &State, principal: &Principal) -> Option<Self> {
+        let session = principal.session()?;
+        let record = state.session_record(session.machine.session.as_str())?;
+        let claims = SessionText::of(&record.text)?.claims.to_text();
+        Some(Self { provider: session.provider.clone(), claims })
+    }
+
+    /// What the machine may do by the roles of now, as if it had just logged in; `None` if it has none.
+    pub(crate) fn grants(&self, policy: &Policy) -> Option<Grants> {
+        let claims = Claims::from_text(&self.claims).ok()?;
+        Some(policy.permissions(&self.provider, &claims, 0)?.grants)
+    }
 }
 
 /// A patch that an operation was made of.
@@ -103,7 +133,13 @@ impl StoredEdition {
                 definitions.insert(key.clone(), found.definition.revision);
             }
         }
-        Self { operations, patches, definitions: definitions.into_iter().collect() }
+        let definitions = definitions.into_iter().collect();
+        Self { operations, patches, definitions, machine: None }
+    }
+
+    /// The same, sent by a client.
+    pub(crate) fn sent_by(self, state: &State, sender: &Principal) -> Self {
+        Self { machine: SenderClaims::of(state, sender), ..self }
     }
 
     /// The text, with so many blanks behind it.
@@ -151,14 +187,15 @@ impl FoundChange<'_> {
     /// Whether a client may do what only an author may: its key has sent an edition, or its key is attested and is of the
     /// person who has. Who has made a key may have named anybody as its person.
     pub(crate) fn is_surely_of(&self, principal: &Principal) -> bool {
-        let Some(key) = principal.key() else {
-            return principal.is_root() && self.change.is_author(&Party::Root);
-        };
-        self.change.authors.iter().any(|author| match author {
-            Party::Root | Party::Machine(_) => false,
-            Party::Key { id, person } => {
-                *id == key.id || (key.attestation.is_some() && person.is_some() && *person == key.person)
+        let Some(own) = principal.party() else { return false };
+        let attested = principal.key().filter(|key| key.attestation.is_some()).and_then(|key| key.person);
+        self.change.authors.iter().any(|author| match (author, &own) {
+            (Party::Root, Party::Root) => true,
+            (Party::Machine(author), Party::Machine(own)) => author.owner == own.owner,
+            (Party::Key { id, person }, Party::Key { id: own, .. }) => {
+                id == own || (person.is_some() && *person == attested)
             }
+            (Party::Root | Party::Machine(_) | Party::Key { .. }, _) => false,
         })
     }
 

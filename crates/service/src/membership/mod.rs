@@ -28,7 +28,7 @@ use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
     anchors::AuditAnchoring, change_requests::due::DueChanges, clock::Clock, context::Context,
     disk_space::DiskSpace, feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness,
-    history::HistoryReader, leader_tasks::LeaderTasks, reload, rollouts::task::RolloutTask,
+    history::HistoryReader, identity::key_sets::KeySetTask, leader_tasks::LeaderTasks, reload, rollouts::task::RolloutTask,
 };
 use concord_consensus::{Consensus, MemberStatus, Start, StartError, recover};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};
@@ -50,6 +50,7 @@ pub struct ClusterMembers {
     pub(crate) anchors: Arc<AuditAnchoring>,
     pub(crate) due_changes: Arc<DueChanges>,
     pub(crate) rollouts: Arc<RolloutTask>,
+    pub(crate) key_sets: Arc<KeySetTask>,
     /// Held while an identity is written or consensus is started: one at a time.
     pub(crate) forming: Mutex<()>,
 }
@@ -112,8 +113,8 @@ impl ClusterMembers {
         })
         .await?;
         if self.cx.consensus.set(consensus.clone()).is_ok() {
-            let Self { cx, clock, disk_space, levels, history, keys, anchors, due_changes, rollouts, .. } =
-                &**self;
+            let Self { cx, clock, disk_space, levels, history, keys, anchors, .. } = &**self;
+            let Self { due_changes, rollouts, key_sets, .. } = &**self;
             let tasks = LeaderTasks { cx: cx.clone(), clock: clock.clone(), disk_space: disk_space.clone() };
             consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
             consensus.supervise("maintain-history", history.clone().maintain_history());
@@ -121,6 +122,7 @@ impl ClusterMembers {
             consensus.supervise("expire-idempotency-records", tasks.expire_records());
             consensus.supervise("do-due-changes", due_changes.clone().keep_doing());
             consensus.supervise("steer-rollouts", rollouts.clone().keep_looking());
+            consensus.supervise("fetch-identity-keys", key_sets.clone().keep_fetching());
             consensus.supervise("watch-voters", disk_space.clone().watch_voters());
             consensus.supervise("keep-clock", clock.clone().keep_clock());
             consensus.supervise("keep-access", keys.clone().keep_access());

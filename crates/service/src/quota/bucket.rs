@@ -8,14 +8,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nanoseconds of a second.
-pub(super) const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// `count` tokens per `window`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rate {
-    pub(super) count: u64,
+pub(crate) struct Rate {
+    pub(crate) count: u64,
     /// In nanoseconds.
-    pub(super) window: u64,
+    pub(crate) window: u64,
 }
 
 impl Rate {

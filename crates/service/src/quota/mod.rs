@@ -4,6 +4,7 @@
 //! |---|---|
 //! | token buckets | `bucket` |
 //! | the use of a key's quota on this node | `account` |
+//! | a rate for each of many keys | `pace` |
 //! | failed credentials of an address | `throttle` |
 //!
 //! Each node counts only its own requests: cluster-wide counting would cost every request an RPC. The bytes and records that
@@ -15,6 +16,7 @@
 
 mod account;
 mod bucket;
+pub(crate) mod pace;
 mod throttle;
 
 use std::{
@@ -34,6 +36,9 @@ use throttle::FailedCredentials;
 
 /// The number of accounts above which unused ones are removed: their buckets are full anyway.
 const ACCOUNTS_MAX: usize = 4096;
+
+/// Failed logins of an address in a minute.
+const FAILED_LOGINS: u64 = 60;
 
 /// A limit that a request has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,13 +145,15 @@ pub struct Quotas {
     cx: Arc<Context>,
     accounts: KeyAccounts,
     failed_credentials: FailedCredentials,
+    failed_logins: FailedCredentials,
 }
 
 impl Quotas {
     pub(super) fn new(cx: &Arc<Context>) -> Self {
         let accounts = KeyAccounts::new(cx.options.quotas);
         let failed_credentials = FailedCredentials::new(cx.options.failed_credentials);
-        Self { cx: Arc::clone(cx), accounts, failed_credentials }
+        let failed_logins = FailedCredentials::new(FAILED_LOGINS);
+        Self { cx: Arc::clone(cx), accounts, failed_credentials, failed_logins }
     }
 
     /// The keys and the addresses that are counted.
@@ -216,6 +223,14 @@ impl Quotas {
             records: records.map(|most| most.saturating_sub(stored.records)),
             ..left
         }
+    }
+
+    /// Counts a login with a token that no provider has signed.
+    ///
+    /// # Errors
+    /// When there were too many from the address of the client in the last minute: then it is told no reason.
+    pub fn count_failed_login(&self) -> Result<(), Exceeded> {
+        self.failed_logins.count_failure()
     }
 
     /// Admits a credential to be checked, unless too many from its address have failed in the last minute.

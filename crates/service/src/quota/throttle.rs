@@ -16,11 +16,13 @@
 //! Both reveal nothing to a guesser, who would have to have the credential. Only a root key on a new connection, and a key
 //! that this node has not yet applied, are affected by other clients of their address.
 //!
-//! **Invariants:** an attempt is never held across an `await`. A request with the last valid credential of its connection takes no lock. At most [`ADDRESSES_MAX`]
-//! addresses are kept; the one with the fewest failures is evicted.
+//! A login counts its failures in another instance, which rejects nothing before it is validated: a forged token is not a
+//! guess, as no number of them helps.
+//!
+//! **Invariants:** an attempt is never held across an `await`. A request with the last valid credential of its connection
+//! takes no lock.
 
 use std::{
-    collections::BTreeMap,
     net::IpAddr,
     sync::{LazyLock, Mutex, MutexGuard, PoisonError},
 };
@@ -30,7 +32,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     Exceeded,
-    bucket::{Rate, SECOND, seconds},
+    bucket::seconds,
+    pace::{Pace, Rate, SECOND},
 };
 use crate::origin::CallerAddress;
 
@@ -44,8 +47,7 @@ const WINDOW: u64 = 60 * SECOND;
 pub(crate) struct FailedCredentials {
     rate: Rate,
     begin: Instant,
-    /// For each address, when all of its attempts are available again.
-    addresses: Mutex<BTreeMap<IpAddr, u64>>,
+    addresses: Mutex<Pace<IpAddr>>,
 }
 
 /// A credential that may be checked. [`Self::was_good`] or [`Self::has_failed`] notes the result. If it is dropped, the
@@ -70,18 +72,15 @@ fn hash_of(credential: &[u8]) -> u64 {
 impl FailedCredentials {
     /// Allows this many failures a minute; 0 for no limit.
     pub(crate) fn new(per_minute: u64) -> Self {
-        Self {
-            rate: Rate { count: per_minute, window: WINDOW },
-            begin: Instant::now(),
-            addresses: Mutex::default(),
-        }
+        let rate = Rate { count: per_minute, window: WINDOW };
+        Self { rate, begin: Instant::now(), addresses: Mutex::new(Pace::new(rate, ADDRESSES_MAX)) }
     }
 
     fn now(&self) -> u64 {
         u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
+    fn addresses(&self) -> MutexGuard<'_, Pace<IpAddr>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,40 +107,21 @@ impl FailedCredentials {
     }
 
     fn take(&self, address: IpAddr, now: u64) -> Result<(), Exceeded> {
-        let mut addresses = self.addresses();
-        if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
-            addresses.retain(|_, full_at| *full_at > now);
-            if addresses.len() >= ADDRESSES_MAX {
-                let least =
-                    addresses.iter().min_by_key(|(_, full_at)| **full_at).map(|(address, _)| *address);
-                addresses.remove(&least.unwrap_or(address));
-            }
-        }
-        let full_at = addresses.entry(address).or_default();
-        match self.rate.after_one(*full_at, now) {
-            Ok(after) => {
-                *full_at = after;
-                Ok(())
-            }
-            Err(wait) => Err(Exceeded {
-                text: format!(
-                    "more than {} credentials from this address were not valid in a minute",
-                    self.rate.count
-                ),
-                retry_after_s: seconds(wait),
-                rate: None,
-            }),
-        }
+        self.addresses().take(&address, now).map_err(|wait| Exceeded {
+            text: format!("more than {} credentials from this address were not valid in a minute", self.rate.count),
+            retry_after_s: seconds(wait),
+            rate: None,
+        })
+    }
+
+    /// Counts a failure of the client whose request this task serves.
+    pub(super) fn count_failure(&self) -> Result<(), Exceeded> {
+        let address = CallerAddress::with_current(|caller| caller.group).filter(|_| self.rate.count > 0);
+        address.map_or(Ok(()), |address| self.take(address, self.now()))
     }
 
     fn give_back(&self, address: IpAddr, now: u64) {
-        let mut addresses = self.addresses();
-        let Some(full_at) = addresses.get_mut(&address) else { return };
-        *full_at = full_at.saturating_sub(self.rate.price());
-        // An address without failures takes no memory.
-        if *full_at <= now {
-            addresses.remove(&address);
-        }
+        self.addresses().give_back(&address, now);
     }
 }
 
@@ -169,12 +149,8 @@ impl CredentialAttempt<'_> {
             // It was valid before on this connection, and the key was revoked or has expired; or the credential waited for
             // a newer state.
             None => {
-                if let Some(address) = CallerAddress::with_current(|caller| caller.group)
-                    && self.failed.rate.count > 0
-                {
-                    // An error means that no attempt is left to take.
-                    drop(self.failed.take(address, self.failed.now()));
-                }
+                // An error means that no attempt is left to take.
+                drop(self.failed.count_failure());
             }
         }
     }

@@ -29,12 +29,12 @@ use concord_net::NodeId;
 
 pub use change::{ChangeJudgement, ChangeWrite, NewEdition, ProposedOperations, RolloutSteer};
 pub(super) use change::{EditionUse, UsedEdition, check_words};
-pub use principal::Principal;
+pub use principal::{LoggedIn, Principal};
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
 pub use write::{
-    AccessWrite, AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, KeyPatch, LazySchema,
-    NewFreeze, NewProtection, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
+    AccessWrite, AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, IdentityWrite, KeyPatch,
+    LazySchema, NewFreeze, NewProtection, NewRole, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
     Write,
 };
 pub(super) use write::{Effect, STORED_JSON_DEPTH_MAX, Target};
@@ -209,7 +209,7 @@ pub struct ClusterView {
 }
 
 /// The types of alarms, so that each has a sample before it is raised.
-pub const ALARMS: [&str; 24] = [
+pub const ALARMS: [&str; 25] = [
     "approvers_missing",
     "audit",
     "bypass_unreviewed",
@@ -222,6 +222,7 @@ pub const ALARMS: [&str; 24] = [
     "disk",
     "duplicate_id",
     "forked",
+    "identity_keys",
     "leader_changes",
     "lease",
     "log_stalled",

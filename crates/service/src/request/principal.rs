@@ -9,13 +9,18 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::{AccessWrite, ChangeWrite, Effect, Refusal, Target, Write};
+use super::{AccessWrite, ChangeWrite, Effect, IdentityWrite, Refusal, Target, Write};
 use concord_model::{
-    access_key::{AccessKey, KeyId, Pattern, Verb},
+    access_key::{AccessKey, Grants, KeyId, Pattern, Quota, Verb},
+    key::Key,
     key_set::{KeyRange, KeySet},
     record::Revision,
     sabotage,
-    system::{change::Scope, environment::DEFAULT_ENVIRONMENT},
+    system::{
+        change::{Machine, Party, Scope},
+        environment::DEFAULT_ENVIRONMENT,
+    },
+    time::Timestamp,
 };
 
 /// The id of the root key: the author of changes made with it.
@@ -27,13 +32,30 @@ const CLUSTER: &str = "cluster";
 /// The owner of a credential. A clone copies a few words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// The key's id: the author of changes.
+    /// The author of changes: the key's id, or what history and audit call the owner of a session.
     pub id: SmolStr,
     holder: Holder,
-    /// The revision that made the secret in the request. For a root key it is the tag that distinguishes it from other
-    /// root keys (`access`), or 0 if the tag is unknown: the request came through another node or from this node
-    /// itself.
+    /// The revision that made the secret in the request, or opened the session. For a root key it is the tag that
+    /// distinguishes it from other root keys (`access`), or 0 if the tag is unknown: the request came through another
+    /// node or from this node itself.
     pub secret: Revision,
+}
+
+/// The owner of a session, and what the owner may do by the roles of now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LoggedIn {
+    /// The permissions and the quota, as those of an access key. Its id is [`Principal::owner`].
+    pub key: Arc<AccessKey>,
+    /// Who it is, as change requests name it.
+    pub machine: Machine,
+    /// The provider that has named it.
+    pub provider: Key,
+    /// The roles that it has.
+    pub roles: Vec<Key>,
+    /// When the session ends.
+    pub expires_at: Timestamp,
+    /// Until when the roles are these, if they stay as they are.
+    pub(crate) until: Timestamp,
 }
 
 /// Who holds the credential. Private, so that code asks what it means: [`Principal::is_unbounded`] for *nothing limits
@@ -48,6 +70,17 @@ enum Holder {
     Named,
     /// The owner of a stored key, as the key was when the request arrived.
     Key(Arc<AccessKey>),
+    /// The owner of a session that another node names. It has no permission until the session is found in the state.
+    NamedSession(Box<NamedSession>),
+    /// The owner of a session, with the permissions of the roles when the request arrived.
+    Session(Arc<LoggedIn>),
+}
+
+/// A session that another node names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NamedSession {
+    id: KeyId,
+    owner: KeyId,
 }
 
 impl Principal {
@@ -74,6 +107,39 @@ impl Principal {
         Self { id: id.into(), holder: Holder::Named, secret }
     }
 
+    /// The owner of a session.
+    pub(crate) fn of_session(session: Arc<LoggedIn>) -> Self {
+        let Machine { name, opened, .. } = &session.machine;
+        Self { id: name.into(), secret: *opened, holder: Holder::Session(session) }
+    }
+
+    /// Somebody with these grants, and nothing else: to compare them with what is asked.
+    pub(crate) fn with_grants(grants: Grants) -> Self {
+        let key = AccessKey {
+            id: KeyId::of_bytes(&[0; 16]),
+            name: String::new(),
+            grants,
+            quota: Quota::default(),
+            expires_at: None,
+            created_at: Timestamp(0),
+            created_by: String::new(),
+            modified_at: Timestamp(0),
+            revision: 0,
+            secrets: Vec::new(),
+            last_used_day: None,
+            person: None,
+            attestation: None,
+            half_attested: None,
+        };
+        Self::of_key(Arc::new(key), 0)
+    }
+
+    /// The owner of a session that another node names: the session, [`Self::owner`] and [`Self::id`]. The leader finds the
+    /// session in the state.
+    pub(crate) fn named_session(id: KeyId, owner: KeyId, name: &str) -> Self {
+        Self { id: name.into(), holder: Holder::NamedSession(NamedSession { id, owner }.into()), secret: 0 }
+    }
+
     /// A node itself.
     pub(crate) fn cluster() -> Self {
         Self { id: SmolStr::new_static(CLUSTER), holder: Holder::Cluster, secret: 0 }
@@ -96,13 +162,60 @@ impl Principal {
         self.is_root() || self.is_cluster()
     }
 
-    /// The key as it was when the request arrived. `None` for the root key and a node itself, and for the owner of a key
-    /// that another node names.
+    /// The key as it was when the request arrived; of a session, what stands for one. `None` for the root key and a node
+    /// itself, and for what another node names.
     #[must_use]
     pub fn key(&self) -> Option<&Arc<AccessKey>> {
         match &self.holder {
             Holder::Key(key) => Some(key),
-            Holder::Root | Holder::Cluster | Holder::Named => None,
+            Holder::Session(session) => Some(&session.key),
+            Holder::Root | Holder::Cluster | Holder::Named | Holder::NamedSession(_) => None,
+        }
+    }
+
+    /// The session as it was when the request arrived.
+    #[must_use]
+    pub fn session(&self) -> Option<&Arc<LoggedIn>> {
+        if let Holder::Session(session) = &self.holder { Some(session) } else { None }
+    }
+
+    /// The id of its session, also of one that another node names.
+    pub(crate) fn session_id(&self) -> Option<&KeyId> {
+        match &self.holder {
+            Holder::Session(session) => Some(&session.machine.session),
+            Holder::NamedSession(named) => Some(&named.id),
+            Holder::Root | Holder::Cluster | Holder::Named | Holder::Key(_) => None,
+        }
+    }
+
+    /// Whose requests these are: the id of the key, or an id that all sessions of one owner have. Idempotency keys, quotas
+    /// and turns go by it.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        match &self.holder {
+            Holder::Session(session) => session.key.id.as_str(),
+            Holder::NamedSession(named) => named.owner.as_str(),
+            Holder::Root | Holder::Cluster | Holder::Named | Holder::Key(_) => &self.id,
+        }
+    }
+
+    /// As a change request names it; `None` for a node, and for what another node names.
+    #[must_use]
+    pub(crate) fn party(&self) -> Option<Party> {
+        match &self.holder {
+            Holder::Root => Some(Party::Root),
+            Holder::Key(key) => Some(Party::Key { id: key.id.clone(), person: key.person }),
+            Holder::Session(session) => Some(Party::Machine(Box::new(session.machine.clone()))),
+            Holder::Cluster | Holder::Named | Holder::NamedSession(_) => None,
+        }
+    }
+
+    /// Whether it has all of these permissions.
+    #[must_use]
+    pub(crate) fn has_all(&self, grants: &Grants) -> bool {
+        match self.key() {
+            None => self.is_root(),
+            Some(own) => own.grants.covers(grants),
         }
     }
 
@@ -129,10 +242,7 @@ impl Principal {
     /// Whether it may see and manage this key. It cannot see keys with permissions that it lacks.
     #[must_use]
     pub fn may_see_key(&self, other: &AccessKey) -> bool {
-        match self.key() {
-            None => self.is_root(),
-            Some(own) => own.grants.covers(&other.grants),
-        }
+        self.has_all(&other.grants)
     }
 
     /// The definitions for which the principal has a permission.
@@ -156,7 +266,7 @@ impl Principal {
     #[must_use]
     pub fn may_name_key(&self, id: &str, key: Option<&AccessKey>) -> bool {
         let Some(own) = self.key() else { return self.is_root() };
-        own.id.as_str() == id
+        self.id == id
             || own.grants.names_all()
             || (own.grants.allows(Verb::Keys, None) && key.is_some_and(|key| self.may_see_key(key)))
     }
@@ -246,7 +356,7 @@ impl Principal {
             }
             (Target::Config { definition, .. }, Effect::Read) => self.authorize(Verb::Read, Some(definition)),
             (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
-            (Target::Keys | Target::Anchors, _) if self.is_cluster() => Ok(()),
+            (Target::Keys | Target::Anchors | Target::Identity, _) if self.is_cluster() => Ok(()),
             (Target::Environment(name), _) => self.authorize_environment(Verb::Define, name),
             // What a change request changes is in the state, where the leader finds it.
             (Target::Change(_), _) => match write.change().and_then(ChangeWrite::edition) {
@@ -255,6 +365,11 @@ impl Principal {
             },
             (Target::Keys, _) => match write.access() {
                 Some(AccessWrite::Rotate { id, .. }) => self.authorize_rotation(id),
+                Some(_) | None => self.authorize(Verb::Keys, None),
+            },
+            (Target::Identity, _) => match write.identity() {
+                Some(IdentityWrite::EndSession { id }) if self.session_id() == Some(id) => Ok(()),
+                // Which permissions it must have in addition, the leader knows.
                 Some(_) | None => self.authorize(Verb::Keys, None),
             },
             (Target::Anchors, _) => self.authorize(Verb::Cluster, None),

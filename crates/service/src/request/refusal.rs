@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use concord_model::{
     access_key::Verb,
-    error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},
+    error::{IdentityRejection, Invalid, LocSegment, NothingToRestore, Rejection, Violation},
     flat::decode_without,
     key::Key,
 };
@@ -93,6 +93,23 @@ pub enum Refusal {
         /// The level of the cluster.
         has: u32,
     },
+    /// A token of an identity provider opens no session.
+    TokenRejected {
+        /// In a word: that of a [`Reason`](concord_identity::Reason), or `provider`.
+        reason: String,
+    },
+    /// No role has the owner of a token as a member; the text names the owner.
+    NoRole(String),
+    /// The keys of an identity provider are not known; certainly no session was opened.
+    ProviderUnavailable(String),
+    /// A role names the identity provider.
+    ProviderInUse {
+        /// The role.
+        role: Key,
+    },
+    /// Another policy or key set counts than those that a token was validated by: it is validated again. No client sees
+    /// it.
+    LoginStale,
 }
 
 fn decode_of_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Refusal>, D::Error> {
@@ -102,6 +119,12 @@ fn decode_of_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box
 impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Self {
         Self::Rejected(rejection)
+    }
+}
+
+impl From<IdentityRejection> for Refusal {
+    fn from(rejection: IdentityRejection) -> Self {
+        Rejection::from(rejection).into()
     }
 }
 
@@ -150,6 +173,11 @@ impl Refusal {
             | Self::DeletionNotKept(_)
             | Self::AuditOff
             | Self::NotUpgraded { .. }
+            | Self::TokenRejected { .. }
+            | Self::NoRole(_)
+            | Self::ProviderUnavailable(_)
+            | Self::ProviderInUse { .. }
+            | Self::LoginStale
             | Self::ChangeStale(_) => self,
         }
     }
@@ -183,6 +211,11 @@ impl Refusal {
             | Self::DeletionNotKept(_)
             | Self::AuditOff
             | Self::NotUpgraded { .. }
+            | Self::TokenRejected { .. }
+            | Self::NoRole(_)
+            | Self::ProviderUnavailable(_)
+            | Self::ProviderInUse { .. }
+            | Self::LoginStale
             | Self::ChangeStale(_) => self,
         }
     }

@@ -26,16 +26,16 @@ use super::change::ChangeWrite;
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
     audit::AnchoredLog,
-    command::{ConfigThen, Expect, KeyTerms},
+    command::{ConfigThen, Expect, KeyTerms, NewSession},
     document::{Document, DocumentError},
     error::{Rejection, Violation},
-    feature::LEVEL_MIN,
+    feature::{IDENTITY, LEVEL_MIN},
     flat::decode_without,
     limits::BATCH_STEPS_MAX,
     patch::Patch,
     record::{DeletedId, Revision},
     schema::{Formats, Schema},
-    system::person::PersonLabel,
+    system::{identity::ProviderId, person::PersonLabel},
     time::Timestamp,
 };
 
@@ -140,6 +140,8 @@ pub enum Write {
     Environment(EnvironmentWrite),
     /// Creates, edits, judges, applies or closes a change request. It is no operation of a batch.
     Change(Box<ChangeWrite>),
+    /// Changes identity providers and roles, or opens and ends sessions. It is no operation of a batch.
+    Identity(Box<IdentityWrite>),
 }
 
 /// A change of an environment. Sent between nodes: new variants go to the end.
@@ -203,6 +205,125 @@ impl EnvironmentWrite {
             Self::Put { .. } => Effect::Access,
             // It must be possible while the disk is full.
             Self::Delete { .. } => Effect::Remove,
+        }
+    }
+}
+
+/// A change of identity providers, roles and sessions. Sent between nodes: new variants go to the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum IdentityWrite {
+    /// Creates or replaces a provider.
+    PutProvider {
+        /// Its name.
+        name: String,
+        /// Its document.
+        document: Document,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Deletes a provider.
+    DeleteProvider {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Creates or replaces a role.
+    PutRole {
+        /// Its name.
+        name: String,
+        /// The role from now on.
+        role: NewRole,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Deletes a role.
+    DeleteRole {
+        /// Its name.
+        name: String,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Ends all sessions of a provider.
+    EndSessions {
+        /// The name of the provider.
+        provider: String,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Ends a session.
+    EndSession {
+        /// Its id.
+        id: KeyId,
+    },
+    /// Opens a session; requested by a node that has validated a token.
+    OpenSession(Box<NewSession>),
+    /// Asks the leader to fetch the keys of a provider soon; requested by a node that has a token of an unknown key. Stores
+    /// nothing.
+    FetchKeys(ProviderId),
+}
+
+/// A role, as a client sends it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NewRole {
+    /// What it allows.
+    pub grants: Grants,
+    /// How much of it.
+    pub quota: Quota,
+    /// Its members, and how long a session with it lasts: the document of a
+    /// [`Membership`](concord_identity::Membership).
+    pub membership: Document,
+}
+
+impl IdentityWrite {
+    fn effect(&self) -> Effect {
+        match self {
+            Self::PutProvider { .. } | Self::PutRole { .. } | Self::OpenSession(_) => Effect::Access,
+            // They must be possible while the disk is full.
+            Self::DeleteProvider { .. }
+            | Self::DeleteRole { .. }
+            | Self::EndSessions { .. }
+            | Self::EndSession { .. }
+            | Self::FetchKeys(_) => Effect::Remove,
+        }
+    }
+
+    fn document(&self) -> Option<&Document> {
+        match self {
+            Self::PutProvider { document, .. } => Some(document),
+            Self::PutRole { role, .. } => Some(&role.membership),
+            Self::DeleteProvider { .. }
+            | Self::DeleteRole { .. }
+            | Self::EndSessions { .. }
+            | Self::EndSession { .. }
+            | Self::OpenSession(_)
+            | Self::FetchKeys(_) => None,
+        }
+    }
+
+    fn document_mut(&mut self) -> Option<&mut Document> {
+        match self {
+            Self::PutProvider { document, .. } => Some(document),
+            Self::PutRole { role, .. } => Some(&mut role.membership),
+            Self::DeleteProvider { .. }
+            | Self::DeleteRole { .. }
+            | Self::EndSessions { .. }
+            | Self::EndSession { .. }
+            | Self::OpenSession(_)
+            | Self::FetchKeys(_) => None,
+        }
+    }
+
+    /// Whether only a node may request it.
+    pub(crate) fn is_of_the_cluster(&self) -> bool {
+        match self {
+            Self::OpenSession(_) | Self::FetchKeys(_) => true,
+            Self::PutProvider { .. }
+            | Self::DeleteProvider { .. }
+            | Self::PutRole { .. }
+            | Self::DeleteRole { .. }
+            | Self::EndSessions { .. }
+            | Self::EndSession { .. } => false,
         }
     }
 }
@@ -474,7 +595,7 @@ impl AccessWrite {
 struct DecodedOperation(#[serde(deserialize_with = "decode_operation")] Write);
 
 fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition", "Environment", "Change"])
+    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition", "Environment", "Change", "Identity"])
 }
 
 pub(super) fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {
@@ -523,7 +644,8 @@ pub(crate) enum Effect {
     Read,
     /// Does what its operations do.
     Batch,
-    /// Changes the access keys, the root key, the anchors of an audit log, an environment, or a change request.
+    /// Changes the access keys, the root key, the anchors of an audit log, an environment, a change request, or who logs
+    /// in.
     Access,
 }
 
@@ -545,6 +667,8 @@ pub(crate) enum Target<'a> {
     Environment(&'a str),
     /// A change request.
     Change(&'a str),
+    /// Identity providers, roles and sessions.
+    Identity,
 }
 
 impl Write {
@@ -564,6 +688,7 @@ impl Write {
             Self::Access(write) => write.effect(),
             Self::Audit(_) | Self::Change(_) => Effect::Access,
             Self::Environment(write) => write.effect(),
+            Self::Identity(write) => write.effect(),
         }
     }
 
@@ -588,6 +713,7 @@ impl Write {
             Self::Audit(_) => Target::Anchors,
             Self::Environment(write) => Target::Environment(write.name()),
             Self::Change(write) => Target::Change(write.id()),
+            Self::Identity(_) => Target::Identity,
         }
     }
 
@@ -601,6 +727,7 @@ impl Write {
             | Self::Rollback(Rollback { restored: Restored::Found { data, .. }, .. }) => Some(data),
             Self::PatchConfig { patch, .. } => Some(&patch.document),
             Self::Check(Check { condition: CheckCondition::Value { equals, .. }, .. }) => equals.as_ref(),
+            Self::Identity(write) => write.document(),
             Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
@@ -629,6 +756,7 @@ impl Write {
             | Self::Rollback(Rollback { restored: Restored::Found { data, .. }, .. }) => Some(data),
             Self::PatchConfig { patch, .. } => Some(&mut patch.document),
             Self::Check(Check { condition: CheckCondition::Value { equals, .. }, .. }) => equals.as_mut(),
+            Self::Identity(write) => write.document_mut(),
             Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
@@ -680,12 +808,16 @@ impl Write {
         self.document().map_or(0, |document| document.text.len())
     }
 
-    /// The key of its definition; empty for a batch, which may have several, and for a change of access keys, anchors or
-    /// an environment.
+    /// The key of its definition; empty for a batch, which may have several, and for what is no definition and no config.
     pub(crate) fn definition(&self) -> &str {
         match self.target() {
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) | Target::Change(_) => "",
+            Target::Batch
+            | Target::Keys
+            | Target::Anchors
+            | Target::Environment(_)
+            | Target::Change(_)
+            | Target::Identity => "",
         }
     }
 
@@ -745,6 +877,9 @@ impl Write {
     /// The feature level that the cluster must have. The receiving node asks for it: a leader of an earlier version would
     /// not know what it is.
     pub(crate) fn feature_level(&self) -> u32 {
+        if self.identity().is_some() {
+            return IDENTITY;
+        }
         match self.access() {
             Some(AccessWrite::Create { terms, .. }) => terms.grants.feature_level(),
             Some(AccessWrite::Change { patch, .. }) => {
@@ -769,6 +904,11 @@ impl Write {
         self.effect() == Effect::Batch || self.change().is_some_and(ChangeWrite::is_large)
     }
 
+    /// Its change of providers, roles and sessions.
+    pub(crate) fn identity(&self) -> Option<&IdentityWrite> {
+        if let Self::Identity(write) = self { Some(write) } else { None }
+    }
+
     /// Its change of an environment.
     pub(crate) fn environment(&self) -> Option<&EnvironmentWrite> {
         if let Self::Environment(write) = self { Some(write) } else { None }
@@ -777,6 +917,7 @@ impl Write {
     /// Whether only a node may request it.
     pub(crate) fn is_of_the_cluster(&self) -> bool {
         self.access().is_some_and(AccessWrite::is_of_the_cluster)
+            || self.identity().is_some_and(IdentityWrite::is_of_the_cluster)
             || matches!(self, Self::Audit(AuditWrite::Anchor { .. }))
     }
 }

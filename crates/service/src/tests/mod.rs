@@ -1,5 +1,6 @@
 //! A node without consensus: what it rejects, and why.
 
+mod logins;
 mod permissions;
 mod readers;
 mod virtual_time;

@@ -85,6 +85,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::Audit(_)
             | Write::Environment(_)
             | Write::Change(_)
+            | Write::Identity(_)
             | Write::Check(_)
             | Write::Read { .. }
             | Write::Transaction(_)

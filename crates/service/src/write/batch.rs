@@ -185,7 +185,8 @@ fn are_independent(state: &State, operations: &[Write]) -> bool {
         | Target::Keys
         | Target::Anchors
         | Target::Environment(_)
-        | Target::Change(_) => false,
+        | Target::Change(_)
+        | Target::Identity => false,
     })
 }
 
@@ -208,7 +209,8 @@ fn replaced_bytes(state: &State, write: &Write) -> usize {
         | Target::Keys
         | Target::Anchors
         | Target::Environment(_)
-        | Target::Change(_) => 0,
+        | Target::Change(_)
+        | Target::Identity => 0,
     }
 }
 

@@ -67,6 +67,11 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
         | Refusal::KeyEnded
         | Refusal::Building(_)
         | Refusal::CursorExpired(_)
+        | Refusal::TokenRejected { .. }
+        | Refusal::NoRole(_)
+        | Refusal::ProviderUnavailable(_)
+        | Refusal::ProviderInUse { .. }
+        | Refusal::LoginStale
         // It names records of definitions that the client may read.
         | Refusal::ChangeStale(_)) => other,
     }

@@ -47,7 +47,7 @@ impl Writes {
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
         let at = self.clock.stamp(&state).await;
-        let Authorized { principal, author } = authorize(&state, request, || at)?;
+        let Authorized { principal, author } = authorize(&state, &self.cx.policies, request, || at)?;
         check_environments(&state, request, || at)?;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {

@@ -218,9 +218,12 @@ pub(super) fn check_environments(
         let definition = match operation.target() {
             Target::Config { .. } if operation.effect() == Effect::Read => continue,
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch | Target::Keys | Target::Anchors | Target::Environment(_) | Target::Change(_) => {
-                continue;
-            }
+            Target::Batch
+            | Target::Keys
+            | Target::Anchors
+            | Target::Environment(_)
+            | Target::Change(_)
+            | Target::Identity => continue,
         };
         if let Some(rejection) = state.refused_direct(now, definition) {
             let refusal = Refusal::from(rejection);

@@ -69,7 +69,7 @@ pub(super) fn on_unknown(caller: &Caller) -> OnUnknown {
 pub(super) fn rejecting_command(request: &WriteRequest, refusal: Refusal) -> Result<Prepared, Refusal> {
     let is_of_one_record = match request.write.target() {
         Target::Definition(_) | Target::Config { .. } => request.write.effect() != Effect::Restore,
-        Target::Keys | Target::Environment(_) => true,
+        Target::Keys | Target::Environment(_) | Target::Identity => true,
         // The log stores no rejection that is about a change request.
         Target::Batch | Target::Anchors | Target::Change(_) => false,
     };

@@ -22,6 +22,7 @@
 //! | rollbacks | `rollback` |
 //! | undoing the deletion of a definition | `undelete` |
 //! | changes of environments, and the writes that they refuse | `environment` |
+//! | identity providers, roles, sessions | `identity` |
 //! | change requests: editions, votes, the write that applies one; bypasses | `change` |
 //! | what a refusal tells a client that may not read | `conceal` |
 //! | writes that other nodes forward to this one | `forwarded` |
@@ -45,6 +46,7 @@ mod dry_run;
 pub(super) mod environment;
 pub(super) mod forwarded;
 pub(super) mod idempotency;
+mod identity;
 mod patch;
 mod prepare;
 pub(super) mod record_locks;
@@ -72,9 +74,10 @@ use super::{
     forward::Forwarder,
     freshness::Freshness,
     history::HistoryReader,
+    identity::login::LoginPace,
     redaction::Redactor,
     request::{
-        Caller, ChangeWrite, DecidedWrite, Decision, Effect, Refusal, Target, Transaction, Write,
+        Caller, ChangeWrite, DecidedWrite, Decision, Effect, IdentityWrite, Refusal, Target, Transaction, Write,
         WriteRequest, check_words,
     },
     retry::{Attempt, AttemptError, Leader, Retry, confirm_leadership},
@@ -125,6 +128,7 @@ pub struct Writes {
     pub(crate) keyed_writes: KeyedWrites,
     pub(crate) write_barriers: Arc<WriteBarriers>,
     pub(crate) slow: SlowWrites,
+    pub(crate) logins: Arc<LoginPace>,
 }
 
 impl Writes {
@@ -241,6 +245,9 @@ impl Writes {
         if request.caller.dry_run {
             return Box::pin(self.dry_run(consensus, request, deadline)).await;
         }
+        if let Some(IdentityWrite::FetchKeys(provider)) = request.write.identity() {
+            self.logins.want(*provider);
+        }
         let mut clock = WriteClock::start();
         let decided = self.decide_timed(consensus, request, deadline, &mut clock).await;
         self.slow.note(&clock, is_decided(&decided));
@@ -309,7 +316,7 @@ impl Writes {
             return Ok(Used::Decided(outcome));
         }
         let now = self.clock.log_time(&state);
-        let Authorized { principal, .. } = authorize(&state, request, || now)?;
+        let Authorized { principal, .. } = authorize(&state, &self.cx.policies, request, || now)?;
         let request = Arc::clone(request);
         // Some megabytes of operations may have to be parsed.
         Ok(self.cx.run_long(move || change::using(&state, &request, (&principal, now))).await??)
@@ -326,7 +333,7 @@ impl Writes {
         deadline: Instant,
     ) -> Result<(), Refusal> {
         let now = self.clock.log_time(state);
-        let Authorized { principal, .. } = authorize(state, request, || now)?;
+        let Authorized { principal, .. } = authorize(state, &self.cx.policies, request, || now)?;
         let (of, found) = (Arc::clone(state), Arc::clone(request));
         let using = self.cx.run_long(move || change::using(&of, &found, (&principal, now))).await??;
         let Used::Write(inner) = using else { return Ok(()) };
@@ -377,6 +384,9 @@ impl Writes {
             let content = if is_computed { content_of(&prepared.command) } else { None };
             if !std::mem::replace(&mut is_counted, true) {
                 self.keyed_writes.count(&request.caller)?;
+                if let Some(IdentityWrite::OpenSession(new)) = request.write.identity() {
+                    self.logins.count(new)?;
+                }
             }
             if Instant::now() + self.decision_time() >= deadline {
                 // If it were proposed now, its outcome would probably not be known in time.
@@ -446,7 +456,7 @@ impl Writes {
             Ok(prepared) => Ok(prepared),
             Err(refusal) => {
                 let rejecting = rejecting_command(request, refusal)?;
-                let Authorized { author, .. } = authorize(&state, request, || self.clock.log_time(&state))?;
+                let Authorized { author, .. } = authorize(&state, &self.cx.policies, request, || self.clock.log_time(&state))?;
                 Ok((rejecting, author))
             }
         }
@@ -461,7 +471,7 @@ impl Writes {
         deadline: Instant,
     ) -> Result<(Prepared, Author), Refusal> {
         let now = || self.clock.log_time(&state);
-        let Authorized { principal, author } = authorize(&state, request, now)?;
+        let Authorized { principal, author } = authorize(&state, &self.cx.policies, request, now)?;
         check_environments(&state, request, now)?;
         if may_be_inline(&request.write) {
             let budget = Budget::inline();

@@ -3,6 +3,7 @@
 use super::prepare::{Preparation, Prepared, PreparedWrite, prepare};
 use crate::{
     budget::Budget,
+    identity::policy::Policies,
     request::{Caller, Principal, Refusal, Write, WriteRequest},
     schemas::Validators,
 };
@@ -31,8 +32,10 @@ pub(super) fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared
     let budget = Budget::of_test(&request.write);
     let (validators, limits) = (Validators::default(), Limits::default());
     let principal = &request.caller.principal;
+    let policies = Policies::default();
     let with = Preparation {
         validators: &validators,
+        policies: &policies,
         limits: &limits,
         budget: &budget,
         principal,

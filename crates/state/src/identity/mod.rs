@@ -19,8 +19,9 @@
 //! |---|---|
 //! | `records` | the records, and the orders in which the log looks at sessions |
 //!
-//! **Invariants:** after an entry that ends a session, nothing is decided in its name. Every change of a provider or role
-//! changes the revision of the policy, so that all nodes derive the same permissions at one revision. A provider has at most
+//! **Invariants:** after an entry that ends a session, nothing is decided in its name. Every change of a provider or role,
+//! and the end of all sessions of a provider, changes the revision of the policy, so that all nodes derive the same
+//! permissions at one revision. A provider has at most
 //! one key set, which goes with it.
 
 pub(crate) mod records;
@@ -100,6 +101,12 @@ impl State {
         self.identity.session_count()
     }
 
+    /// How many sessions a provider has, with those that have ended and are not removed yet.
+    #[must_use]
+    pub fn session_count_of(&self, provider: ProviderId) -> u64 {
+        self.identity.count_of_provider(provider)
+    }
+
     /// The record of the session with this id.
     #[must_use]
     pub fn session_record(&self, id: &str) -> Option<&Arc<SystemRecord>> {
@@ -122,7 +129,8 @@ impl State {
     }
 
     /// Whether a provider is there, and trusts what it trusted when this revision opened a session.
-    pub(super) fn trusts_since(&self, provider: ProviderId, opened: Revision) -> bool {
+    #[must_use]
+    pub fn trusts_since(&self, provider: ProviderId, opened: Revision) -> bool {
         let trust = self.provider(provider).and_then(|record| record.provider());
         trust.is_some_and(|trust| opened > trust.trusted_since || sabotage::is("trust-ignored"))
     }
@@ -130,7 +138,13 @@ impl State {
     /// The revision of the newest change of a provider or role; 0 if there was none.
     #[must_use]
     pub fn policy_revision(&self) -> Revision {
-        self.identity.policy().map_or(0, |record| record.revision)
+        self.policy_record().map_or(0, |record| record.revision)
+    }
+
+    /// The record of the policy. Each change of a provider or role makes another one.
+    #[must_use]
+    pub fn policy_record(&self) -> Option<&Arc<SystemRecord>> {
+        self.identity.policy()
     }
 
     /// The records of identity, by kind.
@@ -138,11 +152,6 @@ impl State {
         let IdentityRecords { providers, roles, key_sets, .. } = &*self.identity;
         let few = providers.values().chain(roles.values());
         few.chain(self.sessions()).chain(key_sets.values()).chain(self.identity.policy())
-    }
-
-    /// The record of the policy, by its name.
-    pub(super) fn policy_record(&self, name: &str) -> Option<&Arc<SystemRecord>> {
-        self.identity.policy_named(name)
     }
 
     /// Whether there are sessions that have ended at a time.
@@ -170,7 +179,8 @@ impl State {
     }
 
     /// Whether a token was validated by other providers, roles or keys than those that count now.
-    fn is_opening_stale(&self, session: &NewSession) -> bool {
+    #[must_use]
+    pub fn is_opening_stale(&self, session: &NewSession) -> bool {
         let name = self.provider(session.provider).map(|provider| &provider.name);
         let keys = name.and_then(|name| self.key_set_record(name.as_str())).map(|keys| keys.revision);
         let is_withdrawn = session.key_set.is_some_and(|judged_by| keys != Some(judged_by));
@@ -231,6 +241,8 @@ impl State {
                 )?;
                 let before = before.ok_or(IdentityRejection::ProviderNotFound)?;
                 self.distrust(context, &before, edits);
+                // What others decide by the claims of its machines is evaluated again.
+                self.renew_policy(context, edits);
                 StepOutcome::Changed
             }
             IdentityCommand::EndSession { id } => {

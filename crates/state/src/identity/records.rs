@@ -16,7 +16,7 @@ use concord_model::{
     record::Revision,
     system::{
         SystemBody, SystemRecord,
-        identity::{OwnerTag, POLICY, ProviderId},
+        identity::{OwnerTag, ProviderId},
     },
     time::Timestamp,
 };
@@ -42,10 +42,6 @@ pub(crate) struct IdentityRecords {
 impl IdentityRecords {
     pub(super) fn policy(&self) -> Option<&Arc<SystemRecord>> {
         self.policy.as_ref()
-    }
-
-    pub(super) fn policy_named(&self, name: &str) -> Option<&Arc<SystemRecord>> {
-        self.policy().filter(|_| name == POLICY)
     }
 
     pub(super) fn session(&self, id: &str) -> Option<&Arc<SystemRecord>> {

@@ -126,7 +126,7 @@ impl Batcher {
     ) -> Attempt<Decision> {
         let queue = self.queue_to(leader);
         let write = QueuedWrite { request: Arc::clone(request), deadline, trace: trace::at(0) };
-        let owner = WorkOwner::of(request.caller.principal.id.as_str());
+        let owner = WorkOwner::of(request.caller.principal.owner());
         let (mut pending, sender) = queue.writes.push(owner, write, request.write.document_bytes());
         if let Some(sender) = sender {
             start(sender, Arc::clone(peers), Arc::clone(&queue));

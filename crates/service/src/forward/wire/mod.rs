@@ -16,6 +16,7 @@ use crate::{
     retry::{Attempt, AttemptError},
 };
 use concord_model::{
+    access_key::KeyId,
     command::{Applied, IdempotencyKey, Outcome},
     document::DocumentError,
     schema::ListedVariants,
@@ -28,11 +29,15 @@ use concord_net::{
 
 type Text<'a> = Cow<'a, str>;
 
+/// What the name of a session begins with: no id of a key has a slash.
+const SESSION: &str = "session/";
+
 /// A [`WriteRequest`] on its way to the leader.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct WireRequest<'a> {
-    /// The caller: `root`, `cluster`, or for a stored key its id, a dot and the revision that made the secret. No text
-    /// of a key leaves the node that was asked.
+    /// The caller: `root`, `cluster`; for a stored key its id, a dot and the revision that made the secret; for a session
+    /// `session/`, its id, the id of its owner and the owner's name. No text of a key or session leaves the node that was
+    /// asked.
     by: Text<'a>,
     reason: Option<Text<'a>>,
     idempotency_key: Option<IdempotencyKey>,
@@ -145,6 +150,9 @@ pub(crate) fn named(principal: &Principal) -> Text<'_> {
     if principal.is_unbounded() {
         return Cow::Borrowed(&principal.id);
     }
+    if let Some(session) = principal.session_id() {
+        return Cow::Owned(format!("{SESSION}{session}/{}/{}", principal.owner(), principal.id));
+    }
     Cow::Owned(format!("{}.{}", principal.id, principal.secret))
 }
 
@@ -156,6 +164,13 @@ pub(crate) fn principal(by: &str) -> Result<Principal, ReceiveError> {
     let (root, cluster) = (Principal::root(), Principal::cluster());
     if let Some(known) = [root, cluster].into_iter().find(|known| known.id == by) {
         return Ok(known);
+    }
+    if let Some(session) = by.strip_prefix(SESSION) {
+        let mut parts = session.splitn(3, '/');
+        let mut id = || parts.next().and_then(KeyId::parse);
+        let named = id().zip(id()).zip(parts.next());
+        let named = named.map(|((id, owner), name)| Principal::named_session(id, owner, name));
+        return named.ok_or_else(|| ReceiveError::Malformed(format!("a write by `{by}`")));
     }
     let named = by.split_once('.').and_then(|(id, secret)| Some(Principal::named(id, secret.parse().ok()?)));
     named.ok_or_else(|| ReceiveError::Malformed(format!("a write by `{by}`")))

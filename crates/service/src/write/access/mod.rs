@@ -13,9 +13,12 @@
 use std::sync::Arc;
 
 use super::prepare::PreparedWrite;
-use crate::request::{AccessWrite, AuditWrite, ChangeWrite, Principal, Refusal, WriteRequest};
+use crate::{
+    identity::policy::Policies,
+    request::{AccessWrite, AuditWrite, ChangeWrite, Principal, Refusal, WriteRequest},
+};
 use concord_model::{
-    access_key::{AccessKey, Author, KeyId, KeyUse, Verb},
+    access_key::{AccessKey, Author, KeyId, KeyUse, SessionUse, Verb},
     command::{AccessCommand, AuditCommand, Command, Expect, KeyTerms},
     error::Rejection,
     time::Timestamp,
@@ -34,9 +37,10 @@ pub(super) struct Authorized {
 /// Authorizes a write by a state. `now`: the time of the log.
 ///
 /// # Errors
-/// [`Refusal::KeyEnded`], [`Refusal::Forbidden`].
+/// [`Refusal::KeyEnded`], [`Refusal::Forbidden`], [`Rejection::SessionEnded`].
 pub(super) fn authorize(
     state: &State,
+    policies: &Policies,
     request: &WriteRequest,
     now: impl FnOnce() -> Timestamp,
 ) -> Result<Authorized, Refusal> {
@@ -58,6 +62,14 @@ pub(super) fn authorize(
         }
         return Ok(Authorized { principal: principal.clone(), author: Author::Root });
     }
+    if let Some(session) = principal.session_id() {
+        let policy = policies.of(state);
+        let found = policy.session(state, session, now()).ok_or(Rejection::SessionEnded)?;
+        let author = Author::Session(SessionUse { id: session.clone(), policy: policy.revision() });
+        let principal = Principal::of_session(found);
+        authorize_request(&principal, request)?;
+        return Ok(Authorized { principal, author });
+    }
     let key = KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;
     let at = if key.has_end() { now() } else { Timestamp(0) };
     if !key.is_valid_at(at) || key.secret_at(principal.secret, at).is_none() {
@@ -65,15 +77,22 @@ pub(super) fn authorize(
     }
     let secret = principal.secret;
     let principal = Principal::of_key(Arc::clone(key), secret);
-    // What a change request changes, others may have the permissions for. Who may apply it is asked when it is found.
-    if request.edition.is_none() {
-        principal.authorize_write(&request.write)?;
-        if request.caller.bypass.is_some() {
-            principal.authorize_bypass(&request.write)?;
-        }
-    }
+    authorize_request(&principal, request)?;
     let author = Author::Key(KeyUse { id: key.id.clone(), revision: key.revision, secret });
     Ok(Authorized { principal, author })
+}
+
+/// Authorizes what a request does.
+fn authorize_request(principal: &Principal, request: &WriteRequest) -> Result<(), Refusal> {
+    // What a change request changes, others may have the permissions for. Who may apply it is asked when it is found.
+    if request.edition.is_some() {
+        return Ok(());
+    }
+    principal.authorize_write(&request.write)?;
+    if request.caller.bypass.is_some() {
+        principal.authorize_bypass(&request.write)?;
+    }
+    Ok(())
 }
 
 /// Makes the command of a change of the access keys.

@@ -55,7 +55,7 @@ fn named(key: &AccessKey) -> Principal {
 }
 
 fn at(state: &State, principal: Principal, write: Write, now: u64) -> Result<Authorized, Refusal> {
-    authorize(state, &request_by(principal, write), || Timestamp(now))
+    authorize(state, &Policies::default(), &request_by(principal, write), || Timestamp(now))
 }
 
 #[test]

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     approvers::check_approvers,
+    identity::policy::Policy,
     editions::{
         FoundChange, approvers as approvers_of_parts,
         content::{Doing, Named, StoredOperation, candidates_of, digest_of, doing, operations_of},
@@ -163,16 +164,20 @@ pub(super) fn prepare_applied(
         // There were enough of them when it was sent.
         check_approvers(state, name, after, (with.now)())?;
     }
-    let people = People::of(state, &found, with.principal, approvers)?;
+    let policy = with.policies.of(state);
+    let people = People::of(state, (&found, &policy), with.principal, approvers)?;
     people.check_permissions(state, &operations)?;
     // How many approvals count for each definition rests on its rules, and on the keys of the people.
     let mut guards = rules_read(state, found.scope());
     let of_parts = approvers_of_parts(state, found.change).into_iter().map(|(_, key)| key);
-    for key in people.keys.into_iter().chain(of_parts) {
+    for key in people.keys.iter().copied().chain(of_parts) {
         let guard = Guard::AccessKey { id: key.id.clone(), revision: key.revision };
         if !guards.contains(&guard) {
             guards.push(guard);
         }
+    }
+    if people.rests_on_roles {
+        guards.push(Guard::Policy { revision: policy.revision() });
     }
     let id = edition.id.clone();
     if edition.purpose == EditionUse::Schedule {
@@ -199,6 +204,8 @@ struct People<'a> {
     all: Vec<Principal>,
     /// Their keys, except the applier's.
     keys: Vec<&'a Arc<AccessKey>>,
+    /// Whether one of them is a machine, whose permissions follow from the roles of now.
+    rests_on_roles: bool,
 }
 
 impl<'a> People<'a> {
@@ -206,12 +213,14 @@ impl<'a> People<'a> {
     /// it to the cluster or began its rollout takes the place of the applier.
     fn of(
         state: &'a State,
-        found: &FoundChange<'_>,
+        (found, policy): (&FoundChange<'_>, &Policy),
         applier: &Principal,
         approvers: Vec<&'a Arc<AccessKey>>,
     ) -> Result<Self, Refusal> {
         let mut all = vec![applier.clone()];
         let sender = found.sender_key(state);
+        let machine = sender_machine(state, found, policy);
+        let rests_on_roles = machine.is_some();
         let mut keys: Vec<&Arc<AccessKey>> = sender.into_iter().chain(approvers).collect();
         if applier.is_cluster() {
             let (scheduler, beginner) = (found.scheduler(), found.beginner());
@@ -220,12 +229,13 @@ impl<'a> People<'a> {
             if is_of_root && !state.is_root_disabled() {
                 all.push(Principal::root());
             }
-            expect_sender(state, found)?;
+            expect_sender(state, found, machine.as_ref())?;
             let askers = [scheduler, beginner].into_iter().flatten();
             keys.extend(askers.filter_map(|party| party_key(state, party)));
         }
+        all.extend(machine);
         all.extend(keys.iter().map(|key| Principal::of_key(Arc::clone(key), 0)));
-        Ok(Self { all, keys })
+        Ok(Self { all, keys, rests_on_roles })
     }
 
     /// Nobody gains a permission: for each operation, one of the people has every permission that it needs.
@@ -241,13 +251,25 @@ impl<'a> People<'a> {
     }
 }
 
-/// What the cluster applies needs its sender: the key exists and may still propose it, whether it has expired or not.
-fn expect_sender(state: &State, found: &FoundChange<'_>) -> Result<(), Refusal> {
+/// The machine that has sent an edition, with the permissions that its claims give by the roles of now. What its provider
+/// trusts no more gives none.
+fn sender_machine(state: &State, found: &FoundChange<'_>, policy: &Policy) -> Option<Principal> {
+    let Party::Machine(machine) = &found.change.edition.sender else { return None };
+    if !state.trusts_since(machine.provider, machine.opened) {
+        return None;
+    }
+    let (_, stored) = found.content(state)?;
+    Some(Principal::with_grants(stored.machine?.grants(policy)?))
+}
+
+/// What the cluster applies needs its sender: the key exists and may still propose it, whether it has expired or not; a
+/// machine still has a role.
+fn expect_sender(state: &State, found: &FoundChange<'_>, machine: Option<&Principal>) -> Result<(), Refusal> {
     if found.change.edition.sender == Party::Root {
         return if state.is_root_disabled() { Err(Rejection::SenderEnded.into()) } else { Ok(()) };
     }
-    let key = found.sender_key(state).ok_or(Rejection::SenderEnded)?;
-    let sender = Principal::of_key(Arc::clone(key), 0);
+    let key = found.sender_key(state).map(|key| Principal::of_key(Arc::clone(key), 0));
+    let sender = key.as_ref().or(machine).ok_or(Rejection::SenderEnded)?;
     [Verb::Propose, Verb::Read].into_iter().try_for_each(|verb| sender.authorize_scope(verb, found.scope()))
 }
 

@@ -423,7 +423,7 @@ fn new_edition(
         candidates_of(state, &operations)?;
     }
     let (scope, bases) = (scope_of(&operations), bases_of(state, &operations));
-    let stored = StoredEdition::of(state, operations, &edition.operations);
+    let stored = StoredEdition::of(state, operations, &edition.operations).sent_by(state, with.principal);
     // Limits, and the figures of the cluster, count a kept secret value as what its sender may know of its length.
     let text = stored.to_text_with(with.budget.kept_beyond() - kept_before);
     let bound = |bound| Refusal::Rejected(Rejection::ChangeTooLarge(bound));

@@ -148,6 +148,7 @@ impl ConfigScan {
             | Write::Rollback(_)
             | Write::Access(_)
             | Write::Audit(_)
+            | Write::Identity(_)
             | Write::Environment(_)
             | Write::Change(_)
             | Write::Check(_)

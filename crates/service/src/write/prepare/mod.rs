@@ -21,6 +21,7 @@ use super::{
     batch::{check_operations, prepare_batch},
     change::{bypassing, check_change, prepare_change, prepare_edition},
     environment::{check_environment, prepare_environment},
+    identity::{check_identity, prepare_identity},
     patch::prepare_patch,
     redefine,
     secrets::{check_comparisons, check_index_paths},
@@ -28,6 +29,7 @@ use super::{
 };
 use crate::{
     budget::Budget,
+    identity::policy::Policies,
     request::{Effect, Principal, Refusal, Restored, Rollback, Write, WriteRequest},
     schemas::{Validators, stored_schema, within},
     write::{Writes, idempotency::decided_before},
@@ -102,6 +104,8 @@ impl PreparedWrite {
 #[derive(Clone, Copy)]
 pub(super) struct Preparation<'a> {
     pub(super) validators: &'a Validators,
+    /// Identity providers and roles, parsed.
+    pub(super) policies: &'a Policies,
     pub(super) limits: &'a Limits,
     /// The cost that remains.
     pub(super) budget: &'a Budget,
@@ -119,7 +123,8 @@ impl Writes {
         principal: &'a Principal,
         now: &'a dyn Fn() -> Timestamp,
     ) -> Preparation<'a> {
-        Preparation { validators: &self.schemas.validators, limits: self.cx.limits(), budget, principal, now }
+        let (validators, policies) = (&self.schemas.validators, &self.cx.policies);
+        Preparation { validators, policies, limits: self.cx.limits(), budget, principal, now }
     }
 }
 
@@ -133,6 +138,9 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     }
     if let Some(write) = write.environment() {
         return check_environment(write);
+    }
+    if let Some(write) = write.identity() {
+        return check_identity(write);
     }
     if let Some(write) = write.change() {
         return check_change(write, limits);
@@ -205,6 +213,9 @@ fn prepare_own(state: &State, request: &WriteRequest, with: Preparation<'_>) -> 
     if let Some(write) = request.write.audit() {
         return prepare_audit(state, with.principal, write).map(Prepared::Propose);
     }
+    if let Some(write) = request.write.identity() {
+        return prepare_identity(state, with.policies, with.principal, write, (with.now)());
+    }
     if let Some(write) = request.write.environment() {
         let at = (with.now)();
         return prepare_environment(state, with.principal, write, at).map(Prepared::Propose);
@@ -255,7 +266,11 @@ pub(super) fn prepare_write(
         // A batch evaluates them itself.
         Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is not a write".into())),
         // `prepare` handles it; it is not an operation of a batch.
-        Write::Access(_) | Write::Audit(_) | Write::Environment(_) | Write::Change(_) => {
+        Write::Access(_)
+        | Write::Audit(_)
+        | Write::Environment(_)
+        | Write::Change(_)
+        | Write::Identity(_) => {
             let text = "what is no definition and no config is not a write of a record";
             Err(Refusal::Internal(text.into()))
         }
