@@ -2,7 +2,7 @@
 # Fuzzes the interface from its own OpenAPI document: DURATION_S=300 SEED=1 scripts/fuzz.sh
 #
 # Schemathesis makes requests that keep the document and requests that break it, and validates every answer against it;
-# schemathesis.toml says which answers are right although the document can't say so. A cluster of three nodes is
+# schemathesis.toml says which answers are right although the document can't say so, fuzz_hooks.py what is not asked. A cluster of three nodes is
 # started on free ports, or the node at CONCORD_URL is asked (with CONCORD_API_KEY; its data will be changed).
 # EXAMPLES bounds the requests of each operation, DURATION_S the seconds of all. Exits with 1 on a finding.
 set -euo pipefail
@@ -85,6 +85,7 @@ if [[ -z ${CONCORD_URL:-} ]]; then start_cluster; fi
 [[ -n ${CONCORD_API_KEY:-} ]] || die "CONCORD_API_KEY is not set"
 
 config=$PWD/schemathesis.toml
+export SCHEMATHESIS_HOOKS=fuzz_hooks PYTHONPATH=$PWD/scripts PYTHONDONTWRITEBYTECODE=1
 # Its own files are removed with the run's directory.
 cd "$work"
 "$schemathesis" --config-file "$config" run "$CONCORD_URL/openapi.json" --url "$CONCORD_URL" \

@@ -3,10 +3,14 @@
 //!
 //! **Invariants:** the access key of a context is sent only to the nodes of that context. The key is written nowhere.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
-use concord_client::{Client, Options, Request, Retry, Tls, shown_url};
+use concord_client::{Client, Login, Options, Request, Retry, Tls, shown_url};
 use concord_model::system::environment::{DEFAULT_ENVIRONMENT, EnvironmentName};
 use http::Method;
 use serde_json::Value;
@@ -73,6 +77,12 @@ pub(super) struct NodeArgs {
     context: Option<String>,
     #[command(flatten)]
     key: KeyArgs,
+    /// Without an access key: the identity provider with whose token to log in
+    #[arg(long, env = "CONCORD_PROVIDER", value_name = "NAME")]
+    provider: Option<String>,
+    /// The file with the token of the identity provider
+    #[arg(long, env = "CONCORD_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
     #[command(flatten)]
     tls: ClientTls,
 }
@@ -171,6 +181,9 @@ impl NodeArgs {
     pub(super) fn options(&self, tries: &TryArgs) -> Result<Options, Failure> {
         let (context, has_key) = (self.context()?, self.has_key());
         let given = self.given_urls();
+        if let Some(login) = self.login().filter(|_| !has_key) {
+            return Ok(Options { login: Some(login), ..self.options_with(tries, context, String::new()) });
+        }
         let key = match &context {
             Some(context) if !has_key && given.iter().any(|url| !context.urls.contains(url)) => {
                 let text = "--url names a node outside the context, so the context's key is not sent: drop one of them, or pass --api-key-file";
@@ -186,6 +199,23 @@ impl NodeArgs {
             _ => self.key.read().map_err(Failure::Usage)?.expose().to_owned(),
         };
         Ok(self.options_with(tries, context, key))
+    }
+
+    /// How to log in, if that was given.
+    fn login(&self) -> Option<Login> {
+        let provider = self.provider().filter(|name| !name.is_empty())?;
+        let token_file = self.token_file().filter(|path| !path.as_os_str().is_empty())?;
+        Some(Login { provider: provider.to_owned(), token_file: token_file.to_owned() })
+    }
+
+    /// The name of the identity provider.
+    pub(super) fn provider(&self) -> Option<&str> {
+        self.provider.as_deref()
+    }
+
+    /// The file with its token.
+    pub(super) fn token_file(&self) -> Option<&Path> {
+        self.token_file.as_deref()
     }
 
     /// The client options for requests that need no access key.
@@ -242,6 +272,7 @@ impl NodeArgs {
         Options {
             urls,
             key,
+            login: None,
             tls: Tls { authority, own },
             timeout: Duration::from_secs(tries.timeout_s),
             trace: self.verbose.then_some(trace as fn(&str)),

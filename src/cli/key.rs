@@ -321,7 +321,7 @@ fn write_grants(key: &mut Value) {
 }
 
 /// The grants of a key as the command line takes them.
-fn grants_text(key: &Value) -> String {
+pub(super) fn grants_text(key: &Value) -> String {
     let all = |of: &Value| of.as_array().into_iter().flatten().map(cell).collect::<Vec<_>>().join(",");
     let grants = key["grants"].as_array().into_iter().flatten().map(|grant| {
         let (verbs, definitions) = (all(&grant["verbs"]), all(&grant["definitions"]));

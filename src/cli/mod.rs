@@ -32,6 +32,7 @@
 //! | `cert` | `cert` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
+//! | `identity`, `role`, `session`; `login`, `logout` | `identity` |
 //! | `env`, `freeze`, `unfreeze`: environments of the cluster | `env` |
 //! | `env diff`; `promote`; two environments at one revision | `env_diff`, `promote`, `two_environments` |
 //! | `change`: change requests; `--propose` and `--bypass` of writes | `change` |
@@ -79,6 +80,7 @@ mod flag_eval;
 mod follow;
 mod gate;
 mod history_diff;
+mod identity;
 mod import;
 mod interrupt;
 mod jsonpath;
@@ -136,6 +138,7 @@ use config::ConfigCommand;
 use connection::{Failure, NodeArgs};
 use context::ContextCommand;
 use definition::DefinitionCommand;
+use identity::{IdentityCommand, LoginArgs, RoleCommand, SessionCommand};
 use key::KeyCommand;
 use members::MemberCommand;
 use output::{Columns, OutputArgs, print_columns, say};
@@ -266,8 +269,21 @@ enum CliCommand {
     /// Create, show, change, rotate and revoke access keys
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Show the access key in use and its permissions
+    /// Show the access key or session in use and its permissions
     Whoami(NodeArgs),
+    /// Manage identity providers: CI systems and clusters whose jobs and pods log in
+    #[command(subcommand)]
+    Identity(IdentityCommand),
+    /// Manage roles: permissions, and who has them
+    #[command(subcommand)]
+    Role(RoleCommand),
+    /// List and end sessions
+    #[command(subcommand)]
+    Session(SessionCommand),
+    /// Exchange a token of an identity provider for a session, and print it
+    Login(LoginArgs),
+    /// End the session in use
+    Logout(NodeArgs),
     /// Re-enable the root key at the next start of a stopped node
     RecoverRoot {
         /// The data directory of the node
@@ -347,11 +363,13 @@ fn parsed(words: Vec<OsString>) -> Result<Cli, clap::Error> {
 /// `concord --url URL get def`.
 fn arranged(words: Vec<OsString>) -> Vec<OsString> {
     const FLAGS: [&str; 4] = ["--verbose", "-v", "--quiet", "-q"];
-    const WITH_VALUE: [&str; 11] = [
+    const WITH_VALUE: [&str; 13] = [
         "--url",
         "--context",
         "--api-key",
         "--api-key-file",
+        "--provider",
+        "--token-file",
         "--cacert",
         "--cert",
         "--key",
@@ -456,6 +474,11 @@ fn run_command(command: CliCommand, before: &Unrestricted) -> Result<(), Failure
         CliCommand::Freeze(args) => env::freeze(&args),
         CliCommand::Unfreeze(args) => env::unfreeze(&args),
         CliCommand::Whoami(args) => key::whoami(&args),
+        CliCommand::Identity(command) => identity::run(command),
+        CliCommand::Role(command) => identity::run_role(command),
+        CliCommand::Session(command) => identity::run_session(command),
+        CliCommand::Login(args) => identity::log_in(&args),
+        CliCommand::Logout(node) => identity::log_out(&node),
         CliCommand::RecoverRoot { data_dir, format } => {
             const COLUMNS: Columns = Columns { name: "root", narrow: &[("ROOT KEY", "/root")], wide: &[] };
             let asked = node::recover_root(&data_dir);

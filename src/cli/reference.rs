@@ -30,7 +30,12 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ),
     ("Environments", &["env", "change", "gate", "notify", "promote", "freeze", "unfreeze"]),
     ("Cluster", &["serve", "cluster", "top", "probe", "backup", "verify", "restore", "recover", "plan"]),
-    ("Security", &["key", "whoami", "recover-root", "cert", "keygen", "audit"]),
+    (
+        "Security",
+        &[
+            "key", "identity", "role", "session", "login", "logout", "whoami", "recover-root", "cert", "keygen", "audit",
+        ],
+    ),
     (
         "Tools",
         &["demo", "context", "exec", "agent", "mcp", "bench", "openapi", "completions", "man", "version"],
@@ -40,7 +45,12 @@ const GROUPS: [(&str, &[&str]); 5] = [
 /// Options that many commands share, by section. The sections follow the options of the command itself.
 const SECTIONS: [(&str, &[&str]); 2] = [
     ("Common options", &["output", "quiet", "verbose", "timeout_s", "reason", "request_id", "env"]),
-    ("Connection", &["url", "context", "api_key", "api_key_file", "cacert", "cert", "key_of_cert"]),
+    (
+        "Connection",
+        &[
+            "url", "context", "api_key", "api_key_file", "provider", "token_file", "cacert", "cert", "key_of_cert",
+        ],
+    ),
 ];
 
 /// Options that mean something else for a node, whose settings declare them.

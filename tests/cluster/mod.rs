@@ -29,6 +29,7 @@ mod revoked;
 mod rollouts;
 mod root_rotated;
 mod schema_change;
+mod sessions;
 mod snapshot;
 #[cfg(feature = "otlp")]
 mod spans;

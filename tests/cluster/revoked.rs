@@ -69,7 +69,7 @@ async fn revisions_by(client: &Client, config: &str, by: &str) -> Vec<u64> {
 }
 
 /// Starts writers in the name of a key and waits until they are under way.
-async fn start_writers(client: &Client, accepted: &Arc<AtomicU64>) -> Vec<JoinHandle<Vec<Instant>>> {
+pub(super) async fn start_writers(client: &Client, accepted: &Arc<AtomicU64>) -> Vec<JoinHandle<Vec<Instant>>> {
     let writers = (0..16).map(|writer| {
         let path = config("d", &format!("k{}", writer % 4));
         tokio::spawn(write_until_rejected(client.clone(), path, Arc::clone(accepted)))
@@ -83,13 +83,13 @@ async fn start_writers(client: &Client, accepted: &Arc<AtomicU64>) -> Vec<JoinHa
     writers
 }
 
-/// Asserts that every node has the same changes by a key, and none after a revision.
-async fn none_after(cluster: &Cluster, key: &Key, revision: u64) {
+/// Asserts that every node has the same changes by an author, and none after a revision.
+pub(super) async fn none_after(cluster: &Cluster, by: &str, revision: u64) {
     let mut expected: Option<Vec<u64>> = None;
     for client in cluster.clients() {
         let mut made = Vec::new();
         for number in 0..4 {
-            made.extend(revisions_by(&client, &config("d", &format!("k{number}")), &key.id).await);
+            made.extend(revisions_by(&client, &config("d", &format!("k{number}")), by).await);
         }
         assert!(made.len() > 200, "the writes are in the history: {}", made.len());
         assert!(made.iter().all(|made| *made <= revision), "after {revision}: {:?}", made.iter().max());
@@ -98,7 +98,7 @@ async fn none_after(cluster: &Cluster, key: &Key, revision: u64) {
 }
 
 /// The configs that the writers replace.
-async fn four_configs(client: &Client) {
+pub(super) async fn four_configs(client: &Client) {
     for number in 0..4 {
         let body = json!({ "config_key": format!("k{number}"), "data": {} });
         client.post("/api/v1/config_definition/d/config/", &body).await.expect(201);
@@ -116,7 +116,7 @@ async fn revoke(client: &Client, key: &Key) -> u64 {
 }
 
 /// Waits until the key of all writers was rejected, and asserts that none of their accepted writes began after this moment.
-async fn none_began_after(writers: Vec<JoinHandle<Vec<Instant>>>, moment: Instant) {
+pub(super) async fn none_began_after(writers: Vec<JoinHandle<Vec<Instant>>>, moment: Instant) {
     for writer in writers {
         let begun = tokio::time::timeout(DEADLINE, writer).await.expect("the key is rejected");
         let late = begun.expect("a writer ends").into_iter().filter(|begun| *begun >= moment).count();
@@ -166,7 +166,7 @@ async fn nothing_is_written_in_the_name_of_a_key_once_its_revocation_is_acknowle
     let mut load = under_load(&cluster).await;
     let revision = revoke_under_load(&mut load).await;
     cluster.equal_digests().await;
-    none_after(&cluster, &load.key, revision).await;
+    none_after(&cluster, &load.key.id, revision).await;
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn nothing_is_written_in_the_name_of_a_revoked_key_when_the_leader_is_kill
     cluster.node(leader).start().await;
     cluster.ready().await;
     cluster.equal_digests().await;
-    none_after(&cluster, &load.key, revision).await;
+    none_after(&cluster, &load.key.id, revision).await;
 }
 
 /// Reads a watch until the node ends it; how long that was after a moment.
@@ -224,7 +224,7 @@ async fn watches_end_and_nothing_is_written_when_the_leader_dies_right_after_a_r
     cluster.node(leader).start().await;
     cluster.ready().await;
     cluster.equal_digests().await;
-    none_after(&cluster, &load.key, revision).await;
+    none_after(&cluster, &load.key.id, revision).await;
 }
 
 #[tokio::test]

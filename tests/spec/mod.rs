@@ -22,6 +22,7 @@ mod grants;
 mod headers;
 mod history;
 mod idempotency;
+pub(crate) mod identity;
 mod indexes;
 mod keys;
 mod labels;

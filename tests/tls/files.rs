@@ -109,8 +109,13 @@ async fn a_certificate_that_ends_is_an_alarm_until_another_takes_its_place() {
         check(alarms.len() == 1 && alarms[0].contains("calls between nodes"), || format!("{alarms:?}"))
     })
     .await;
-    let text = cluster.node(1).tail(200);
-    assert!(text.contains("the certificate of CN=node-1.test for calls between nodes"), "{text}");
+    // The line follows the alarm.
+    eventually("it is logged", async || {
+        let text = cluster.nodes[0].tail(200);
+        let line = "the certificate of CN=node-1.test for calls between nodes";
+        check(text.contains(line), || text.clone())
+    })
+    .await;
     put("long", "40");
     eventually("it is none any more", async || {
         let alarms = alarms().await?;

@@ -6,6 +6,7 @@
 //! | `request`, `answer` | requests and responses |
 //! | `environment` | the environment that is put before definition keys |
 //! | `reader` | who reads, by which rollouts choose |
+//! | `login` | sessions of a client that logs in with the token of an identity provider |
 //! | `error` | why a request failed: rejected, unavailable, or with an unknown outcome |
 //! | `pages` | snapshot-consistent pagination of lists |
 //! | `watch` | changes, across lost connections |
@@ -29,6 +30,7 @@ mod deleted;
 mod environment;
 mod error;
 mod keep;
+mod login;
 mod operation;
 mod pages;
 mod reader;
@@ -45,6 +47,7 @@ pub use cache::{
 pub use client::{Client, Options, shown_url};
 pub use deleted::{DeletedDefinition, UndeleteAt, Undeleted};
 pub use error::{Error, Item, Refusal};
+pub use login::Login;
 pub use operation::{
     Applied, Check, CheckCondition, IfMatch, Operation, OperationResult, PutMode, ReadConfig, Transaction,
 };

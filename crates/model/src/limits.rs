@@ -188,8 +188,6 @@ pub const CLAIM_VALUE_BYTES_MAX: usize = MACHINE_SUBJECT_BYTES_MAX;
 pub const PERSON_SUBJECT_BYTES_MAX: usize = 255;
 /// Bytes of the `sub` of a machine: GitHub and GitLab put paths, branches and further claims into it.
 pub const MACHINE_SUBJECT_BYTES_MAX: usize = 1 << 10;
-/// Microseconds between two changes of providers and roles: each makes the writes of sessions that wait stale once.
-pub const POLICY_PAUSE_US: u64 = 1_000_000;
 /// Bytes of a machine's `sub` that its name in the history has.
 pub const MACHINE_NAME_BYTES_MAX: usize = 255;
 /// Bytes of the document of a provider: its keys and certificates take most.

@@ -163,7 +163,7 @@ pub use membership::change::{Changed, MemberChange};
 pub use identity::{
     KeysView, ProviderView, RoleView, SessionView, StoredIdentity,
     login::{FailedLogin, OpenedSession},
-    trial::{RoleTrial, Trial},
+    tried::{TriedRole, TriedToken},
 };
 pub use memory_budget::{Reservation, Share};
 // The queue in which also the requests of clients wait: it holds no state.

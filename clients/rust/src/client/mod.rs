@@ -20,9 +20,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
-    Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch,
+    Answer, Error, Login, Pages, Refusal, Request, Retry, Tls, Watch,
     answer::warnings_of,
     environment::{Environment, keys_of},
+    login::{Credential, Shown},
     reader::{Reader, host_name},
 };
 
@@ -51,8 +52,11 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(25);
 pub struct Options {
     /// The node URLs, as in `http://127.0.0.1:8101`.
     pub urls: Vec<String>,
-    /// The access key.
+    /// The access key, or the text of a session.
     pub key: String,
+    /// How the client logs in, instead of a key: with the token of an identity provider, before the first request and
+    /// again before its session ends.
+    pub login: Option<Login>,
     /// The trusted CAs and the client certificate.
     pub tls: Tls,
     /// The time limit of a request with all its retries.
@@ -82,6 +86,7 @@ impl Default for Options {
         Self {
             urls: vec!["http://127.0.0.1:8101".into()],
             key: String::new(),
+            login: None,
             tls: Tls::default(),
             timeout: Duration::from_secs(30),
             trace: None,
@@ -98,12 +103,13 @@ impl Default for Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A field that is added is decided on here.
-        let Self { urls, key, tls, timeout, trace, warn, reason, request_id, environment, reader, labels } =
-            self;
+        let Self { urls, key, login, tls, timeout, trace, warn, .. } = self;
+        let Self { reason, request_id, environment, reader, labels, .. } = self;
         let urls: Vec<_> = urls.iter().map(|url| shown_url(url)).collect();
         f.debug_struct("Options")
             .field("urls", &urls)
             .field("key", &if key.is_empty() { "" } else { "***" })
+            .field("login", login)
             .field("tls", tls)
             .field("timeout", timeout)
             .field("trace", &trace.is_some())
@@ -125,7 +131,7 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     http: reqwest::Client,
     urls: Vec<String>,
-    key: http::HeaderValue,
+    credential: Arc<Credential>,
     timeout: Duration,
     trace: Option<fn(&str)>,
     warn: Option<fn(&str)>,
@@ -138,6 +144,9 @@ struct Inner {
     /// The node that answered last.
     preferred: AtomicUsize,
 }
+
+/// The status, the headers and the body of a response.
+type Received = (StatusCode, http::HeaderMap, bytes::Bytes);
 
 /// How an attempt ended, unless it was answered.
 enum Failed {
@@ -162,9 +171,7 @@ impl Client {
         if urls.is_empty() {
             return Err(Error::Usage("no node URL".into()));
         }
-        let mut key = http::HeaderValue::from_str(&options.key)
-            .map_err(|_| Error::Usage("the access key contains invalid characters".into()))?;
-        key.set_sensitive(true);
+        let credential = Arc::new(Credential::of(&options.key, options.login)?);
         let is_encrypted = urls.iter().any(|url| url.starts_with("https://"));
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(options.tls.config(is_encrypted).map_err(Error::Usage)?)
@@ -190,7 +197,7 @@ impl Client {
         let inner = Inner {
             http,
             urls,
-            key,
+            credential,
             timeout,
             trace,
             warn,
@@ -248,11 +255,12 @@ impl Client {
     }
 
     fn with(&self, environment: Option<Environment>, reader: Option<Reader>) -> Self {
-        let Inner { http, urls, key, timeout, trace, warn, reason, request_id, authorities, .. } = &*self.0;
+        let Inner { http, urls, credential, timeout, trace, warn, reason, request_id, authorities, .. } =
+            &*self.0;
         Self(Arc::new(Inner {
             http: http.clone(),
             urls: urls.clone(),
-            key: key.clone(),
+            credential: Arc::clone(credential),
             timeout: *timeout,
             trace: *trace,
             warn: *warn,
@@ -350,12 +358,33 @@ impl Client {
         deadline: Instant,
     ) -> Result<(reqwest::Response, String), Error> {
         check_headers(request, None)?;
+        let shown = self.0.credential.shown(self, deadline).await?;
+        let result = self.stream_with(request, deadline, &shown).await;
+        if !self.is_to_log_in(result.as_ref().err(), &shown).await {
+            return result;
+        }
+        let shown = self.0.credential.shown(self, deadline).await?;
+        self.stream_with(request, deadline, &shown).await
+    }
+
+    /// Whether a session was rejected, and the request can be made again with another one. It was certainly not applied.
+    async fn is_to_log_in(&self, error: Option<&Error>, shown: &Shown) -> bool {
+        let is_rejected = matches!(error, Some(Error::Refused(refusal)) if refusal.status == StatusCode::UNAUTHORIZED);
+        is_rejected && self.0.credential.forget(shown).await
+    }
+
+    async fn stream_with(
+        &self,
+        request: &Request,
+        deadline: Instant,
+        shown: &Shown,
+    ) -> Result<(reqwest::Response, String), Error> {
         let mut attempts = Attempts::new(self, request, deadline);
         loop {
             let (base, left) = attempts.next().await?;
             let id = self.request_id();
             let url = format!("{base}{}", request.target());
-            let begun = self.begin(request, &url, left, (&id, None)).await;
+            let begun = self.begin(request, &url, left, (&id, None, Some(shown))).await;
             match begun {
                 Ok(response) if response.status().is_success() => {
                     attempts.remember();
@@ -371,20 +400,43 @@ impl Client {
         }
     }
 
-    async fn open(
-        &self,
-        request: Request,
-    ) -> Result<((StatusCode, http::HeaderMap, bytes::Bytes), String), Error> {
+    async fn open(&self, request: Request) -> Result<(Received, String), Error> {
         let deadline = Instant::now() + request.timeout.unwrap_or(self.0.timeout);
         let key = self.idempotency_key(&request);
         check_headers(&request, key.as_deref())?;
-        let mut attempts = Attempts::new(self, &request, deadline);
-        attempts.key.clone_from(&key);
+        let shown = self.0.credential.shown(self, deadline).await?;
+        let result = self.open_with(&request, deadline, (key.clone(), Some(&shown))).await;
+        if !self.is_to_log_in(result.as_ref().err(), &shown).await {
+            return result;
+        }
+        let shown = self.0.credential.shown(self, deadline).await?;
+        self.open_with(&request, deadline, (key, Some(&shown))).await
+    }
+
+    /// Logs in, without a credential. It may be sent again after an unknown outcome: a session that nobody has received
+    /// ends by itself.
+    pub(crate) async fn log_in(&self, request: &Request, deadline: Instant) -> Result<serde_json::Value, Error> {
+        // In a box: a request logs in, and a login is a request.
+        let ((_, _, body), url) = Box::pin(self.open_with(request, deadline, (None, None))).await?;
+        let answer: serde_json::Value = serde_json::from_slice(&body)
+            .map_err(|_| Error::Unavailable(format!("{url}: the response to the login is not of a node")))?;
+        Ok(answer["data"].clone())
+    }
+
+    /// Without a credential, a write is repeated as if it had an idempotency key.
+    async fn open_with(
+        &self,
+        request: &Request,
+        deadline: Instant,
+        (key, shown): (Option<String>, Option<&Shown>),
+    ) -> Result<(Received, String), Error> {
+        let mut attempts = Attempts::new(self, request, deadline);
+        attempts.key = key.clone().or_else(|| shown.is_none().then(String::new));
         loop {
             let (base, left) = attempts.next().await?;
             let id = self.request_id();
             let url = format!("{base}{}", request.target());
-            let mut response = match self.begin(&request, &url, left, (&id, key.as_deref())).await {
+            let mut response = match self.begin(request, &url, left, (&id, key.as_deref(), shown)).await {
                 Ok(response) => response,
                 Err(failed) => {
                     attempts.failed(failed)?;
@@ -394,7 +446,7 @@ impl Client {
             let silence = Silence { each: left, deadline };
             let is_unchanged = response.status() == StatusCode::NOT_MODIFIED && request.is_read();
             if !response.status().is_success() && !is_unchanged {
-                attempts.failed(refused(&url, response, id, &request, silence).await)?;
+                attempts.failed(refused(&url, response, id, request, silence).await)?;
                 continue;
             }
             let (status, headers) = (response.status(), response.headers().clone());
@@ -449,10 +501,12 @@ impl Client {
         request: &Request,
         url: &str,
         left: Duration,
-        (id, idempotency_key): (&str, Option<&str>),
+        (id, idempotency_key, shown): (&str, Option<&str>, Option<&Shown>),
     ) -> Result<reqwest::Response, Failed> {
-        let mut built = self.0.http.request(request.method.clone(), url);
-        built = built.header("authorization", self.0.key.clone()).header("x-request-id", id);
+        let mut built = self.0.http.request(request.method.clone(), url).header("x-request-id", id);
+        if let Some(shown) = shown {
+            built = built.header("authorization", shown.header.clone());
+        }
         for (name, value) in &request.headers {
             built = built.header(*name, value);
         }

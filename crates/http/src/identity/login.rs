@@ -62,6 +62,7 @@ fn reply(session: &OpenedSession) -> Reply {
         .value("owner", &session.owner)
         .value("roles", &roles)
         .time("expires_at", session.expires_at)
+        .value("expires_in_s", &session.expires_in_s)
         .finish();
     let location = format!("{SESSIONS}{}", session.text.id());
     Reply::created("session opened", &data, &location).no_store()

@@ -27,7 +27,7 @@ use concord_model::{
     query::QueryError,
 };
 use concord_service::{
-    IdentityWrite, LoggedIn, ProviderView, Refusal, RoleTrial, RoleView, Service, SessionView, StoredIdentity, Trial,
+    IdentityWrite, LoggedIn, ProviderView, Refusal, TriedRole, RoleView, Service, SessionView, StoredIdentity, TriedToken,
 };
 
 /// Sessions of a page, unless the query says how many.
@@ -91,7 +91,7 @@ pub(super) async fn try_token(service: Service, request: BodyRequest) -> Result<
     let request = request.refuse_dry_run()?;
     let token = request.read(&service, token).await?;
     let tried = service.identities.try_token(&request.caller.principal, &request.name, &token).await?;
-    Ok(Reply::ok("token tried", &trial_json(&tried)).no_store())
+    Ok(Reply::ok("token tried", &tried_json(&tried)).no_store())
 }
 
 /// Lists the roles whose grants the client has.
@@ -260,8 +260,8 @@ pub(super) fn own_session_json(session: &LoggedIn) -> String {
         .finish()
 }
 
-fn trial_json(trial: &Trial) -> String {
-    let Trial { checks, reason, claims, roles, session_s } = trial;
+fn tried_json(tried: &TriedToken) -> String {
+    let TriedToken { checks, reason, claims, roles, session_s } = tried;
     let checks: Vec<Value> = checks
         .iter()
         .map(|check| {
@@ -271,7 +271,7 @@ fn trial_json(trial: &Trial) -> String {
             })
         })
         .collect();
-    let roles: Vec<Value> = roles.iter().map(role_trial_json).collect();
+    let roles: Vec<Value> = roles.iter().map(tried_role_json).collect();
     Object::new()
         .value("accepted", &reason.is_none())
         .value("reason", &reason.map(|reason| reason.text()))
@@ -282,7 +282,7 @@ fn trial_json(trial: &Trial) -> String {
         .finish()
 }
 
-fn role_trial_json(role: &RoleTrial) -> Value {
+fn tried_role_json(role: &TriedRole) -> Value {
     let members: Vec<Value> = role
         .members
         .iter()

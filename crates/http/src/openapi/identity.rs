@@ -65,11 +65,11 @@ fn opened() -> Value {
     json!({
         "session": "concord_4kPq0sWc7RtZ_…", "session_id": "4kPq0sWc7RtZ",
         "owner": "github/repo:acme/shop:environment:prod", "roles": ["deployers"],
-        "expires_at": "2026-12-01T13:00:00.000001Z",
+        "expires_at": "2026-12-01T13:00:00.000001Z", "expires_in_s": 3600,
     })
 }
 
-fn trial() -> Value {
+fn tried() -> Value {
     json!({
         "accepted": true, "reason": null,
         "checks": [{ "name": "aud", "holds": true, "wanted": "concord", "seen": "\"concord\"", "reason": "audience" }],
@@ -109,7 +109,7 @@ fn providers() -> Vec<OperationEntry> {
         describe(TAG, "put_identity_provider", "Create or replace an identity provider")
             .description(
                 "Its sessions end if it trusts others than before. It needs all permissions of the roles that name it. The \
-                 issuer of a provider never changes. Providers and roles change once a second at most (429).",
+                 issuer of a provider never changes. More than ten changes of providers and roles at once, or one a second, get 429.",
             )
             .parameters(WRITE_PARAMETERS)
             .parameters(&["If-Match", "create_only"])
@@ -128,7 +128,7 @@ fn providers() -> Vec<OperationEntry> {
         describe(TAG, "try_token", "Try a token of an identity provider")
             .description("Says check by check why a login with the token succeeds or fails. It opens no session.")
             .body("TokenToTry", json!({ "token": "eyJhbGciOiJSUzI1NiIs…" }))
-            .success(200, "token tried", payload("TokenTrial", trial()), NO_STORE)
+            .success(200, "token tried", payload("TriedToken", tried()), NO_STORE)
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409]),
         describe(TAG, "end_sessions_of_identity_provider", "End all sessions of an identity provider")
@@ -293,8 +293,9 @@ fn session_payloads() -> Vec<NamedSchema> {
         ("owner", text().into()),
         ("roles", texts().into()),
         ("expires_at", time().into()),
+        ("expires_in_s", integer(1).description(Some("seconds until then")).into()),
     ];
-    let trial = vec![
+    let tried = vec![
         ("accepted", boolean().into()),
         ("reason", nullable(Type::String).into()),
         ("checks", ArrayBuilder::new().items(json_object()).into()),
@@ -307,6 +308,6 @@ fn session_payloads() -> Vec<NamedSchema> {
         ("SessionPage", closed(vec![("results", results.into()), ("meta", meta.into())], Vec::new()).into()),
         ("SessionId", closed(vec![("session_id", text().into())], Vec::new()).into()),
         ("OpenedSession", open(opened, Vec::new()).into()),
-        ("TokenTrial", open(trial, Vec::new()).into()),
+        ("TriedToken", open(tried, Vec::new()).into()),
     ]
 }

@@ -53,6 +53,8 @@ const OWNER_RATE: Rate = Rate { count: 10, window: 10 * SECOND };
 const PROVIDER_RATE: Rate = Rate { count: 10, window: SECOND };
 /// Logins in all: each is an entry of the log.
 const RATE: Rate = Rate { count: 20, window: SECOND };
+/// Changes of providers and roles: ten at once, then one a second.
+const CHANGE_RATE: Rate = Rate { count: 10, window: 10 * SECOND };
 /// Owners whose logins are counted.
 const OWNERS_MAX: usize = 4096;
 /// Microseconds of a second.
@@ -69,10 +71,10 @@ pub struct OpenedSession {
     pub roles: Vec<Key>,
     /// When it ends.
     pub expires_at: Timestamp,
+    /// Seconds until then.
+    pub expires_in_s: u64,
     /// The revision that opened it.
     pub revision: Revision,
-    /// `kid` and `jti` of the token, for the audit log.
-    pub token: (Option<String>, Option<String>),
 }
 
 /// Why a login has failed, and whether the token is one of the provider's.
@@ -246,7 +248,7 @@ fn new_session(
     permissions: Permissions,
     (policy, now): (Revision, Timestamp),
 ) -> Result<(NewSession, OpenedSession), Refusal> {
-    let Accepted { subject, issued_at_s, expires_at_s, claims, key_id, token_id, label: _ } = accepted;
+    let Accepted { subject, issued_at_s, expires_at_s, claims, .. } = accepted;
     let name = owner_name(found.name, &subject);
     let text = SessionText { subject, claims };
     let clear = ClearText::from_random(&crate::access::keys::random()?);
@@ -265,17 +267,18 @@ fn new_session(
         expires_at,
         text: text.to_text(),
     };
-    let (roles, token) = (permissions.roles, (key_id, token_id));
-    Ok((new, OpenedSession { text: clear, owner: name, roles, expires_at, revision: 0, token }))
+    let (roles, expires_in_s) = (permissions.roles, permissions.session_s);
+    Ok((new, OpenedSession { text: clear, owner: name, roles, expires_at, expires_in_s, revision: 0 }))
 }
 
-/// How many logins the leader accepts, and what nodes have asked it to fetch.
+/// How many logins and changes of roles the leader accepts, and what nodes have asked it to fetch.
 #[derive(Debug)]
 pub(crate) struct LoginPace {
     begin: Instant,
     owners: Mutex<Pace<OwnerTag>>,
     providers: Mutex<Pace<ProviderId>>,
     all: Mutex<Pace<()>>,
+    changes: Mutex<Pace<()>>,
     wanted: Mutex<BTreeSet<ProviderId>>,
 }
 
@@ -286,19 +289,25 @@ impl Default for LoginPace {
             owners: Mutex::new(Pace::new(OWNER_RATE, OWNERS_MAX)),
             providers: Mutex::new(Pace::new(PROVIDER_RATE, PROVIDERS_MAX)),
             all: Mutex::new(Pace::new(RATE, 1)),
+            changes: Mutex::new(Pace::new(CHANGE_RATE, 1)),
             wanted: Mutex::default(),
         }
     }
 }
 
 impl LoginPace {
-    /// Counts a login.
+    /// Counts a login, or a change of a provider or role: each makes the writes of all sessions that wait stale once.
     ///
     /// # Errors
     /// When there were too many in the last seconds; it counts for nothing then.
-    pub(crate) fn count(&self, new: &NewSession) -> Result<(), Refusal> {
+    pub(crate) fn count(&self, write: &IdentityWrite) -> Result<(), Refusal> {
         let now = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let limited = |text: &str| Refusal::LimitReached(text.into());
+        if write.changes_policy() {
+            let text = "too many changes of identity providers and roles: one a second, and ten at once";
+            return take(&self.changes, &(), now).map_err(|()| limited(text));
+        }
+        let IdentityWrite::OpenSession(new) = write else { return Ok(()) };
         take(&self.owners, &new.owner, now).map_err(|()| {
             limited(
                 "too many logins of this machine: it has one a second, and ten at once; share the session between its \

@@ -5,7 +5,7 @@
 //! | providers and roles as this node has parsed them; the permissions of a session | `policy` |
 //! | what the texts of the records hold | `texts` |
 //! | a token is exchanged for a session | `login` |
-//! | why a token is accepted or not, for those who manage providers | `trial` |
+//! | why a token is accepted or not, for those who manage providers | `tried` |
 //! | the keys of providers, which the leader fetches | `key_sets` |
 //!
 //! This file has providers, roles and sessions as clients manage them. `write/identity.rs` prepares what they change, and
@@ -18,7 +18,7 @@ pub(crate) mod key_sets;
 pub(crate) mod login;
 pub(crate) mod policy;
 pub(crate) mod texts;
-pub(crate) mod trial;
+pub(crate) mod tried;
 
 use std::sync::Arc;
 

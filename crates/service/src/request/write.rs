@@ -314,6 +314,20 @@ impl IdentityWrite {
         }
     }
 
+    /// Whether it changes a provider or a role.
+    pub(crate) fn changes_policy(&self) -> bool {
+        match self {
+            Self::PutProvider { .. }
+            | Self::DeleteProvider { .. }
+            | Self::PutRole { .. }
+            | Self::DeleteRole { .. } => true,
+            Self::EndSessions { .. }
+            | Self::EndSession { .. }
+            | Self::OpenSession(_)
+            | Self::FetchKeys(_) => false,
+        }
+    }
+
     /// Whether only a node may request it.
     pub(crate) fn is_of_the_cluster(&self) -> bool {
         match self {

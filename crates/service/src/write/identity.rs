@@ -19,7 +19,7 @@ use concord_model::{
     error::{IdentityRejection, Invalid, LocSegment, Rejection, Violation},
     key::Key,
     limits::{
-        MATCH_VALUES_IN_ALL_MAX, POLICY_PAUSE_US, PROVIDER_BYTES_MAX, ROLE_BYTES_MAX, ROLE_MEMBERS_IN_ALL_MAX,
+        MATCH_VALUES_IN_ALL_MAX, PROVIDER_BYTES_MAX, ROLE_BYTES_MAX, ROLE_MEMBERS_IN_ALL_MAX,
     },
     record::Revision,
     system::{SystemBody, SystemRecord},
@@ -193,19 +193,13 @@ impl<'a> Change<'a> {
         seen.map(drop).ok_or_else(|| IdentityRejection::SessionNotFound.into())
     }
 
-    /// What a change of the policy rests on. Each makes the writes of all sessions that wait stale once, so there is at most
-    /// one a second.
+    /// What a change of the policy rests on.
     fn of(
         &self,
         name: Key,
         before: Option<&Arc<SystemRecord>>,
         expect: Expect,
     ) -> Result<PolicyChange, Refusal> {
-        let changed_at = self.state.policy_record().map(|record| record.modified_at);
-        if changed_at.is_some_and(|changed_at| self.at.0 < changed_at.0.saturating_add(POLICY_PAUSE_US)) {
-            let text = "identity providers and roles change once a second at most; retry";
-            return Err(Refusal::LimitReached(text.into()));
-        }
         let missing = match before.map(|record| &record.body) {
             Some(SystemBody::Role) => IdentityRejection::RoleNotFound,
             Some(_) | None => IdentityRejection::ProviderNotFound,

@@ -384,8 +384,8 @@ impl Writes {
             let content = if is_computed { content_of(&prepared.command) } else { None };
             if !std::mem::replace(&mut is_counted, true) {
                 self.keyed_writes.count(&request.caller)?;
-                if let Some(IdentityWrite::OpenSession(new)) = request.write.identity() {
-                    self.logins.count(new)?;
+                if let Some(write) = request.write.identity() {
+                    self.logins.count(write)?;
                 }
             }
             if Instant::now() + self.decision_time() >= deadline {

@@ -18,7 +18,7 @@ const SECOND_US: u64 = 1_000_000;
 
 /// What a login with a token would come to.
 #[derive(Debug)]
-pub struct Trial {
+pub struct TriedToken {
     /// Each check of the token.
     pub checks: Vec<Check>,
     /// The reason of the first one that fails; `None` if the token is accepted.
@@ -26,14 +26,14 @@ pub struct Trial {
     /// What is kept of its claims: the text of a JSON object.
     pub claims: Option<String>,
     /// Each role that names the provider, and how its members compare with the claims.
-    pub roles: Vec<RoleTrial>,
+    pub roles: Vec<TriedRole>,
     /// How long a session would last, in seconds; `None` if none would be opened.
     pub session_s: Option<u64>,
 }
 
 /// A role beside the claims of a token.
 #[derive(Debug)]
-pub struct RoleTrial {
+pub struct TriedRole {
     /// Its name.
     pub role: Key,
     /// Whether the owner of the token has it.
@@ -49,7 +49,7 @@ impl Identities {
     ///
     /// # Errors
     /// When the client may not manage the provider, its keys are not known, or no state is fresh enough.
-    pub async fn try_token(&self, principal: &Principal, name: &str, token: &str) -> Result<Trial, Refusal> {
+    pub async fn try_token(&self, principal: &Principal, name: &str, token: &str) -> Result<TriedToken, Refusal> {
         principal.authorize(concord_model::access_key::Verb::Keys, None)?;
         let state = self.freshness.view(Consistency::LINEARIZABLE).await?;
         let record = self.provider_seen(&state, principal, name)?;
@@ -68,7 +68,7 @@ impl Identities {
         let accepted = match outcome {
             Ok(accepted) => accepted,
             Err(reason) => {
-                return Ok(Trial {
+                return Ok(TriedToken {
                     checks,
                     reason: Some(reason),
                     claims: None,
@@ -82,14 +82,14 @@ impl Identities {
         let roles = policy.roles().filter_map(|(role, membership)| {
             let members = membership.members.iter().filter(|member| member.provider == record.name);
             let members: Vec<_> = members.collect();
-            (!members.is_empty()).then(|| RoleTrial {
+            (!members.is_empty()).then(|| TriedRole {
                 role: role.name.clone(),
                 holds: has(role.name),
                 hints: members.iter().flat_map(|member| member.hints()).map(concord_identity::roles::Hint::text).collect(),
                 members: members.iter().map(|member| member.explain(&record.name, &accepted.claims)).collect(),
             })
         });
-        Ok(Trial {
+        Ok(TriedToken {
             checks,
             reason: None,
             roles: roles.collect(),
