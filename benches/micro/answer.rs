@@ -61,6 +61,7 @@ impl Node {
             quotas: concord_model::access_key::Quota::default(),
             failed_credentials: 0,
             spans: None,
+            identity_calls: concord_net::outgoing::address::OutgoingPolicy::Off,
         };
         // A thread of its own for the consensus: it must not wait for the benches' requests.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();

@@ -16,6 +16,7 @@
 //! | `failing` | what does it say of nodes that are gone, and of contexts? |
 //! | `local_cluster` | does `scripts/cluster.sh` name nodes that run with other settings than it is asked for? |
 //! | `github_action` | does the action for GitHub check, comment and apply, and run no command that somebody else wrote? |
+//! | `identity` | does a job log in, and does a command by itself with the token of a pod? |
 //! | `mcp` | does an assistant read and write as far as its key goes, and see no secret value? |
 //! | `moving` | does each value of another store arrive, typed or reported, and is nothing overwritten or printed? |
 //! | `notify` | does each event of change requests reach a webhook, whatever fails in between? |
@@ -39,6 +40,7 @@ mod failing;
 mod flags;
 mod formats;
 mod github_action;
+mod identity;
 mod local_cluster;
 mod mcp;
 mod moving;

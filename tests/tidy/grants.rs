@@ -6,10 +6,11 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 35] = [
+const FOR_ANYBODY: [(&str, &str); 37] = [
     ("admit_credential", "before there is a principal"),
     ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
+    ("count_failed_login", "before there is a principal"),
     ("echo", "what the caller wrote, shown to whom `shown_to` names"),
     ("failed", "the node's life"),
     ("form_when_possible", "the node's life: what its settings say"),
@@ -19,6 +20,7 @@ const FOR_ANYBODY: [(&str, &str); 35] = [
     ("judge", "finds the principal"),
     ("judge_ticket", "finds the principal"),
     ("knows_leader", "a fact that the probes tell"),
+    ("log_in", "its token says who it is"),
     ("last_at", "the time of the newest change, for a line of the audit log"),
     ("levels", "what this program knows"),
     ("limits", "settings"),

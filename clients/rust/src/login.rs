@@ -130,7 +130,7 @@ impl Login {
         let token = read(&self.token_file).map_err(Error::Usage)?;
         let body = serde_json::json!({ "provider": self.provider, "token": token });
         let begun = Instant::now();
-        let answer = client.log_in(&Request::post(LOGIN).json(&body), deadline).await?;
+        let answer = client.log_in(&Request::new(http::Method::POST, LOGIN).json(&body), deadline).await?;
         let (text, life) = (answer["session"].as_str(), answer["expires_in_s"].as_u64());
         let (Some(text), Some(life)) = (text, life.map(Duration::from_secs)) else {
             return Err(Error::Unavailable("the response to the login has no session".into()));

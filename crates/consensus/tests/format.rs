@@ -3,6 +3,7 @@
 //! When a test here fails, restore the format, and put a new variant at the end of its enum. Literals are only added.
 
 mod changes;
+mod identity;
 mod rollouts;
 
 use std::{fmt::Debug, sync::Arc};

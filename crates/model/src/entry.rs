@@ -132,6 +132,7 @@ mod tests {
             Expect,
             source::{Guard, Source, Tail},
         },
+        feature::TEST_LEVEL,
         key::Key,
         time::Timestamp,
     };
@@ -202,8 +203,9 @@ mod tests {
     fn the_first_byte_says_who_can_read_it() {
         let mut two = encoded(2);
         assert_eq!(feature_level_of(&two), 1);
-        two[0] = GROUP | 3;
-        assert_eq!((feature_level_of(&two), decode(&two)), (3, Err(DecodeError::Unknown(3))));
+        let next = u8::try_from(TEST_LEVEL).unwrap();
+        two[0] = GROUP | next;
+        assert_eq!((feature_level_of(&two), decode(&two)), (TEST_LEVEL, Err(DecodeError::Unknown(TEST_LEVEL))));
         assert_eq!(feature_level_of(&delete(1).to_bytes()), 1);
     }
 }

@@ -21,7 +21,7 @@ use super::{
     Options,
     audit::Audit,
     cpu_pool::{CpuPool, Weight},
-    identity::policy::Policies,
+    policy::Policies,
     memory_budget::{MemoryBudget, Reservation, Share},
     request::Refusal,
     retry::{Attempt, AttemptError, Leader},

@@ -23,6 +23,8 @@
 //! | certificates and data keys: reloading their files, alarms about them | `reload` |
 //! | the owner of a credential; access keys | `access` |
 //! | identity providers, roles, sessions, logins | `identity` |
+//! | providers and roles as this node has parsed them; the permissions of a session | `policy` |
+//! | how many logins and changes of roles the leader accepts | `login_pace` |
 //! | environments and their freezes | `environments` |
 //! | whether there are enough persons to approve changes | `approvers` |
 //! | change requests: what waits for approval, and what was applied | `change_requests` |
@@ -81,10 +83,12 @@ pub(crate) mod identity;
 mod key_shares;
 mod leader_tasks;
 pub mod line_limit;
+mod login_pace;
 pub mod membership;
 pub mod memory_budget;
 pub mod metrics;
 mod origin;
+mod policy;
 pub mod quota;
 pub mod read;
 mod redaction;

@@ -596,7 +596,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint::new(
         Delete,
         "/api/v1/session/{session_id}",
-        AnyKey,
+        Needs(Verb::Keys),
         "end_session",
         keyed_with_body!(identity::end_session),
     ),

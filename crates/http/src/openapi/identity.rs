@@ -286,7 +286,7 @@ fn session_payloads() -> Vec<NamedSchema> {
     ];
     let meta =
         closed(vec![("limit", integer(1).into()), ("next", nullable(Type::String).into())], Vec::new());
-    let results = ArrayBuilder::new().items(reference("Session"));
+    let results = ArrayBuilder::new().items(open(session, Vec::new()));
     let opened = vec![
         ("session", text().description(Some("the credential")).into()),
         ("session_id", text().into()),
@@ -304,7 +304,6 @@ fn session_payloads() -> Vec<NamedSchema> {
         ("session_s", nullable(Type::Integer).into()),
     ];
     vec![
-        ("Session", open(session, Vec::new()).into()),
         ("SessionPage", closed(vec![("results", results.into()), ("meta", meta.into())], Vec::new()).into()),
         ("SessionId", closed(vec![("session_id", text().into())], Vec::new()).into()),
         ("OpenedSession", open(opened, Vec::new()).into()),

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     budget::Budget,
-    identity::{policy::Policy, texts::SessionText},
+    policy::{Policy, texts::SessionText},
     request::{Principal, ProposedOperations, Refusal, Write},
 };
 use concord_identity::Claims;

@@ -43,8 +43,9 @@ use concord_net::outgoing::{
 };
 use concord_state::State;
 
-use super::{login::LoginPace, policy::Policy};
-use crate::{clock::Clock, context::Context, request::Alarm, run_blocking};
+use crate::{
+    clock::Clock, context::Context, login_pace::LoginPace, policy::Policy, request::Alarm, run_blocking,
+};
 
 /// The author of what the leader proposes: no access key has this id.
 const AUTHOR: &str = "cluster";

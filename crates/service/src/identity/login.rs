@@ -10,14 +10,9 @@
 //! **Invariants:** a session is opened only for a token that was validated by the providers, roles and keys that count when
 //! the log opens it. Its text is in one response, and stored nowhere. A client learns one reason why a token is rejected.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
 
 use concord_identity::{
     Accepted, Judgement, KeySet, Permissions, Provider, Reason, Token, TokenSource, judge, provider::KeySource,
@@ -26,19 +21,18 @@ use concord_model::{
     access_key::clear_text::ClearText,
     command::NewSession,
     key::Key,
-    limits::{MACHINE_NAME_BYTES_MAX, PROVIDERS_MAX},
+    limits::MACHINE_NAME_BYTES_MAX,
     record::Revision,
-    system::identity::{OwnerTag, ProviderId},
+    system::identity::ProviderId,
     time::Timestamp,
 };
 use concord_state::State;
 
-use super::texts::SessionText;
 use crate::{
     clock::Clock,
     context::Context,
     freshness::Freshness,
-    quota::pace::{Pace, Rate, SECOND},
+    policy::texts::SessionText,
     request::{Caller, Consistency, IdentityWrite, Refusal, Write},
     write::Writes,
 };
@@ -47,16 +41,6 @@ use crate::{
 pub(crate) const KEYS_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// How often a token is validated because providers, roles or keys have changed in between.
 const ATTEMPTS_MAX: u32 = 3;
-/// Logins of one owner: ten at once, then one a second.
-const OWNER_RATE: Rate = Rate { count: 10, window: 10 * SECOND };
-/// Logins of one provider: it leaves as many to the others.
-const PROVIDER_RATE: Rate = Rate { count: 10, window: SECOND };
-/// Logins in all: each is an entry of the log.
-const RATE: Rate = Rate { count: 20, window: SECOND };
-/// Changes of providers and roles: ten at once, then one a second.
-const CHANGE_RATE: Rate = Rate { count: 10, window: 10 * SECOND };
-/// Owners whose logins are counted.
-const OWNERS_MAX: usize = 4096;
 /// Microseconds of a second.
 const SECOND_US: u64 = 1_000_000;
 
@@ -269,74 +253,4 @@ fn new_session(
     };
     let (roles, expires_in_s) = (permissions.roles, permissions.session_s);
     Ok((new, OpenedSession { text: clear, owner: name, roles, expires_at, expires_in_s, revision: 0 }))
-}
-
-/// How many logins and changes of roles the leader accepts, and what nodes have asked it to fetch.
-#[derive(Debug)]
-pub(crate) struct LoginPace {
-    begin: Instant,
-    owners: Mutex<Pace<OwnerTag>>,
-    providers: Mutex<Pace<ProviderId>>,
-    all: Mutex<Pace<()>>,
-    changes: Mutex<Pace<()>>,
-    wanted: Mutex<BTreeSet<ProviderId>>,
-}
-
-impl Default for LoginPace {
-    fn default() -> Self {
-        Self {
-            begin: Instant::now(),
-            owners: Mutex::new(Pace::new(OWNER_RATE, OWNERS_MAX)),
-            providers: Mutex::new(Pace::new(PROVIDER_RATE, PROVIDERS_MAX)),
-            all: Mutex::new(Pace::new(RATE, 1)),
-            changes: Mutex::new(Pace::new(CHANGE_RATE, 1)),
-            wanted: Mutex::default(),
-        }
-    }
-}
-
-impl LoginPace {
-    /// Counts a login, or a change of a provider or role: each makes the writes of all sessions that wait stale once.
-    ///
-    /// # Errors
-    /// When there were too many in the last seconds; it counts for nothing then.
-    pub(crate) fn count(&self, write: &IdentityWrite) -> Result<(), Refusal> {
-        let now = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let limited = |text: &str| Refusal::LimitReached(text.into());
-        if write.changes_policy() {
-            let text = "too many changes of identity providers and roles: one a second, and ten at once";
-            return take(&self.changes, &(), now).map_err(|()| limited(text));
-        }
-        let IdentityWrite::OpenSession(new) = write else { return Ok(()) };
-        take(&self.owners, &new.owner, now).map_err(|()| {
-            limited(
-                "too many logins of this machine: it has one a second, and ten at once; share the session between its \
-                 processes",
-            )
-        })?;
-        take(&self.providers, &new.provider, now).map_err(|()| {
-            limited("too many logins of this identity provider: it has ten a second, half of those of the cluster")
-        })?;
-        let text = "too many logins: the cluster opens twenty sessions a second";
-        take(&self.all, &(), now).map_err(|()| limited(text))
-    }
-
-    /// Notes that the keys of a provider are to be fetched soon.
-    pub(crate) fn want(&self, provider: ProviderId) {
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        // A provider that is gone is asked for no more, but may be among them.
-        if wanted.len() >= 2 * PROVIDERS_MAX {
-            wanted.clear();
-        }
-        wanted.insert(provider);
-    }
-
-    /// Whether they are; they are no more.
-    pub(crate) fn take_wanted(&self, provider: ProviderId) -> bool {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).remove(&provider)
-    }
-}
-
-fn take<K: Ord + Clone>(pace: &Mutex<Pace<K>>, key: &K, now: u64) -> Result<(), ()> {
-    pace.lock().unwrap_or_else(PoisonError::into_inner).take(key, now).map_err(drop)
 }

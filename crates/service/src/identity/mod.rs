@@ -2,13 +2,11 @@
 //!
 //! | topic | file |
 //! |---|---|
-//! | providers and roles as this node has parsed them; the permissions of a session | `policy` |
-//! | what the texts of the records hold | `texts` |
 //! | a token is exchanged for a session | `login` |
 //! | why a token is accepted or not, for those who manage providers | `tried` |
 //! | the keys of providers, which the leader fetches | `key_sets` |
 //!
-//! This file has providers, roles and sessions as clients manage them. `write/identity.rs` prepares what they change, and
+//! This file has providers, roles and sessions as clients manage them. Their permissions are those of `policy`. `write/identity.rs` prepares what they change, and
 //! the log decides it (`crates/state/src/identity`).
 //!
 //! **Invariants:** what somebody may do follows from the kept claims of the session and the roles of now. A client manages
@@ -16,8 +14,6 @@
 
 pub(crate) mod key_sets;
 pub(crate) mod login;
-pub(crate) mod policy;
-pub(crate) mod texts;
 pub(crate) mod tried;
 
 use std::sync::Arc;
@@ -26,6 +22,10 @@ use crate::{
     clock::Clock,
     context::Context,
     freshness::{Freshness, Made},
+    policy::{
+        self, Policy,
+        texts::{SessionText, StoredRole},
+    },
     request::{Caller, Consistency, DecidedWrite, IdentityWrite, NewRole, Principal, Refusal, Write},
     write::Writes,
 };
@@ -40,8 +40,7 @@ use concord_model::{
     time::Timestamp,
 };
 use concord_state::State;
-use policy::Policy;
-use texts::{SessionText, StoredRole};
+
 
 /// A provider as a client sees it.
 #[derive(Debug, Clone)]

@@ -7,7 +7,10 @@ use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 
-use super::write::{EnvironmentWrite, Write, decode_operations};
+use super::{
+    environment::EnvironmentWrite,
+    write::{Write, decode_operations},
+};
 use concord_model::{
     command::{Command, source::Guard},
     error::{Invalid, Violation},

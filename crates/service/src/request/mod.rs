@@ -4,12 +4,15 @@
 //! |---|---|
 //! | `write` | writes, with the classification that all units ask for |
 //! | `change` | what clients do with change requests |
+//! | `environment`, `identity` | changes of environments; of providers, roles and sessions |
 //! | `principal` | who makes a request, and the one decision whether they may |
 //! | `refusal` | why a request was not carried out |
 //!
 //! **Invariant:** nothing here decides a write or waits for anything.
 
 mod change;
+mod environment;
+mod identity;
 mod principal;
 mod refusal;
 mod write;
@@ -29,12 +32,14 @@ use concord_net::NodeId;
 
 pub use change::{ChangeJudgement, ChangeWrite, NewEdition, ProposedOperations, RolloutSteer};
 pub(super) use change::{EditionUse, UsedEdition, check_words};
+pub use environment::{EnvironmentRules, EnvironmentWrite, NewFreeze};
+pub use identity::{IdentityWrite, NewRole};
 pub use principal::{LoggedIn, Principal};
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
 pub use write::{
-    AccessWrite, AuditWrite, Check, CheckCondition, EnvironmentRules, EnvironmentWrite, IdentityWrite, KeyPatch,
-    LazySchema, NewFreeze, NewProtection, NewRole, NewSchema, NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen,
+    AccessWrite, AuditWrite, Check, CheckCondition, KeyPatch, LazySchema, NewProtection, NewSchema, NewUnique,
+    Restored, Rollback, Transaction, Undelete, UndeleteThen,
     Write,
 };
 pub(super) use write::{Effect, STORED_JSON_DEPTH_MAX, Target};

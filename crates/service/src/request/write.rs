@@ -22,11 +22,11 @@ use serde::{
 };
 use serde_json::Value;
 
-use super::change::ChangeWrite;
+use super::{change::ChangeWrite, environment::EnvironmentWrite, identity::IdentityWrite};
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
     audit::AnchoredLog,
-    command::{ConfigThen, Expect, KeyTerms, NewSession},
+    command::{ConfigThen, Expect, KeyTerms},
     document::{Document, DocumentError},
     error::{Rejection, Violation},
     feature::{IDENTITY, LEVEL_MIN},
@@ -35,7 +35,7 @@ use concord_model::{
     patch::Patch,
     record::{DeletedId, Revision},
     schema::{Formats, Schema},
-    system::{identity::ProviderId, person::PersonLabel},
+    system::person::PersonLabel,
     time::Timestamp,
 };
 
@@ -142,204 +142,6 @@ pub enum Write {
     Change(Box<ChangeWrite>),
     /// Changes identity providers and roles, or opens and ends sessions. It is no operation of a batch.
     Identity(Box<IdentityWrite>),
-}
-
-/// A change of an environment. Sent between nodes: new variants go to the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EnvironmentWrite {
-    /// Creates or replaces it.
-    Put {
-        /// Its name.
-        name: String,
-        /// Its rules from now on.
-        rules: EnvironmentRules,
-        /// The precondition.
-        expect: Expect,
-    },
-    /// Deletes it: its definitions belong to `default` then.
-    Delete {
-        /// Its name.
-        name: String,
-        /// The precondition.
-        expect: Expect,
-    },
-}
-
-/// The rules of an environment, as a client sends them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnvironmentRules {
-    /// Whether direct changes are rejected; `None` leaves it as it is.
-    pub refuses_direct: Option<bool>,
-    /// How many persons must approve a change; `None` leaves it as it is.
-    pub approvals: Option<u64>,
-    /// All its freezes.
-    pub freezes: Vec<NewFreeze>,
-}
-
-/// A freeze, as a client sends it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NewFreeze {
-    /// When it begins; `None` for the time at which the leader prepares the change.
-    pub from: Option<Timestamp>,
-    /// When it ends.
-    pub until: Timestamp,
-    /// Why.
-    pub reason: String,
-}
-
-impl EnvironmentWrite {
-    /// The name of the environment.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Put { name, .. } | Self::Delete { name, .. } => name,
-        }
-    }
-
-    /// Whether it sets a freeze, for which an incident may be the reason.
-    pub(crate) fn has_freeze(&self) -> bool {
-        matches!(self, Self::Put { rules, .. } if !rules.freezes.is_empty())
-    }
-
-    fn effect(&self) -> Effect {
-        match self {
-            Self::Put { .. } => Effect::Access,
-            // It must be possible while the disk is full.
-            Self::Delete { .. } => Effect::Remove,
-        }
-    }
-}
-
-/// A change of identity providers, roles and sessions. Sent between nodes: new variants go to the end.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum IdentityWrite {
-    /// Creates or replaces a provider.
-    PutProvider {
-        /// Its name.
-        name: String,
-        /// Its document.
-        document: Document,
-        /// The precondition.
-        expect: Expect,
-    },
-    /// Deletes a provider.
-    DeleteProvider {
-        /// Its name.
-        name: String,
-        /// The precondition.
-        expect: Expect,
-    },
-    /// Creates or replaces a role.
-    PutRole {
-        /// Its name.
-        name: String,
-        /// The role from now on.
-        role: NewRole,
-        /// The precondition.
-        expect: Expect,
-    },
-    /// Deletes a role.
-    DeleteRole {
-        /// Its name.
-        name: String,
-        /// The precondition.
-        expect: Expect,
-    },
-    /// Ends all sessions of a provider.
-    EndSessions {
-        /// The name of the provider.
-        provider: String,
-        /// The precondition.
-        expect: Expect,
-    },
-    /// Ends a session.
-    EndSession {
-        /// Its id.
-        id: KeyId,
-    },
-    /// Opens a session; requested by a node that has validated a token.
-    OpenSession(Box<NewSession>),
-    /// Asks the leader to fetch the keys of a provider soon; requested by a node that has a token of an unknown key. Stores
-    /// nothing.
-    FetchKeys(ProviderId),
-}
-
-/// A role, as a client sends it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct NewRole {
-    /// What it allows.
-    pub grants: Grants,
-    /// How much of it.
-    pub quota: Quota,
-    /// Its members, and how long a session with it lasts: the document of a
-    /// [`Membership`](concord_identity::Membership).
-    pub membership: Document,
-}
-
-impl IdentityWrite {
-    fn effect(&self) -> Effect {
-        match self {
-            Self::PutProvider { .. } | Self::PutRole { .. } | Self::OpenSession(_) => Effect::Access,
-            // They must be possible while the disk is full.
-            Self::DeleteProvider { .. }
-            | Self::DeleteRole { .. }
-            | Self::EndSessions { .. }
-            | Self::EndSession { .. }
-            | Self::FetchKeys(_) => Effect::Remove,
-        }
-    }
-
-    fn document(&self) -> Option<&Document> {
-        match self {
-            Self::PutProvider { document, .. } => Some(document),
-            Self::PutRole { role, .. } => Some(&role.membership),
-            Self::DeleteProvider { .. }
-            | Self::DeleteRole { .. }
-            | Self::EndSessions { .. }
-            | Self::EndSession { .. }
-            | Self::OpenSession(_)
-            | Self::FetchKeys(_) => None,
-        }
-    }
-
-    fn document_mut(&mut self) -> Option<&mut Document> {
-        match self {
-            Self::PutProvider { document, .. } => Some(document),
-            Self::PutRole { role, .. } => Some(&mut role.membership),
-            Self::DeleteProvider { .. }
-            | Self::DeleteRole { .. }
-            | Self::EndSessions { .. }
-            | Self::EndSession { .. }
-            | Self::OpenSession(_)
-            | Self::FetchKeys(_) => None,
-        }
-    }
-
-    /// Whether it changes a provider or a role.
-    pub(crate) fn changes_policy(&self) -> bool {
-        match self {
-            Self::PutProvider { .. }
-            | Self::DeleteProvider { .. }
-            | Self::PutRole { .. }
-            | Self::DeleteRole { .. } => true,
-            Self::EndSessions { .. }
-            | Self::EndSession { .. }
-            | Self::OpenSession(_)
-            | Self::FetchKeys(_) => false,
-        }
-    }
-
-    /// Whether only a node may request it.
-    pub(crate) fn is_of_the_cluster(&self) -> bool {
-        match self {
-            Self::OpenSession(_) | Self::FetchKeys(_) => true,
-            Self::PutProvider { .. }
-            | Self::DeleteProvider { .. }
-            | Self::PutRole { .. }
-            | Self::DeleteRole { .. }
-            | Self::EndSessions { .. }
-            | Self::EndSession { .. } => false,
-        }
-    }
 }
 
 /// A new protection of a definition.

@@ -30,10 +30,7 @@ use concord_state::State;
 
 use super::prepare::{Prepared, PreparedWrite, check_bytes, check_expect};
 use crate::{
-    identity::{
-        policy::{Policies, Policy, may_end},
-        texts::StoredRole,
-    },
+    policy::{Policies, Policy, may_end, texts::StoredRole},
     request::{IdentityWrite, NewRole, Principal, Refusal},
 };
 

@@ -74,7 +74,7 @@ use super::{
     forward::Forwarder,
     freshness::Freshness,
     history::HistoryReader,
-    identity::login::LoginPace,
+    login_pace::LoginPace,
     redaction::Redactor,
     request::{
         Caller, ChangeWrite, DecidedWrite, Decision, Effect, IdentityWrite, Refusal, Target, Transaction, Write,

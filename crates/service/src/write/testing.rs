@@ -3,7 +3,7 @@
 use super::prepare::{Preparation, Prepared, PreparedWrite, prepare};
 use crate::{
     budget::Budget,
-    identity::policy::Policies,
+    policy::Policies,
     request::{Caller, Principal, Refusal, Write, WriteRequest},
     schemas::Validators,
 };

@@ -320,11 +320,14 @@ fn a_token_opens_no_session_after_its_end_or_that_of_all_sessions() {
     assert!(matches!(world.try_open(in_time), Verdict::Decided(Ok(_))));
     let before = world.session("ci", 2, 1);
     world.does(IdentityCommand::EndSessions { name: key("ci"), expect: Expect::Any }).unwrap();
-    refused(&mut world, before.clone());
+    // It is evaluated again, and then it is too old.
+    assert_eq!(world.try_open(before.clone()), Verdict::Stale);
+    let policy = world.state.policy_revision();
+    refused(&mut world, NewSession { policy, ..before.clone() });
     // Not by a change of whom it trusts: the token is evaluated by that.
     world.put_with("ci", false, true);
-    let of_then = NewSession { policy: world.state.policy_revision(), ..before };
-    refused(&mut world, of_then);
+    let policy = world.state.policy_revision();
+    refused(&mut world, NewSession { policy, ..before });
     world.open("ci", 3, 1);
     let before = world.session("ci", 4, 1);
     world.put_with("ci", false, true);

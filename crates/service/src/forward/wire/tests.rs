@@ -3,13 +3,13 @@
 use super::*;
 use crate::request::{
     AccessWrite, AuditWrite, ChangeJudgement, ChangeWrite, Check, CheckCondition, EnvironmentRules,
-    EnvironmentWrite, LazySchema, NewEdition, NewFreeze, NewProtection, NewSchema, NewUnique,
+    EnvironmentWrite, IdentityWrite, LazySchema, NewEdition, NewFreeze, NewProtection, NewRole, NewSchema, NewUnique,
     ProposedOperations, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
 };
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
     audit::AnchoredLog,
-    command::{Done, Expect, KeyTerms, StepOutcome},
+    command::{Done, Expect, KeyTerms, NewSession, StepOutcome},
     document::Document,
     error::{Invalid, LocSegment, NothingToRestore, Rejection, Violation},
     key::Key,
@@ -18,6 +18,7 @@ use concord_model::{
     record::DeletedId,
     system::{
         change::{ApplyMode, Timing, Window},
+        identity::{OwnerTag, ProviderId},
         person::PersonLabel,
         rollout::{GateRule, LabelValues, OnFail, Plan, Stage},
     },
@@ -306,6 +307,7 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
                 | Write::Audit(_)
                 | Write::Environment(_)
                 | Write::Change(_)
+                | Write::Identity(_)
                 | Write::Access(_)
         )
     };
@@ -324,6 +326,67 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
         assert_eq!(remaining, Duration::from_millis(1500));
         assert_eq!(encode(&WireRequest::of(&opened, remaining)), bytes);
         assert!(opened.write.operations().iter().all(is_parsed), "{opened:?}");
+    }
+}
+
+/// Writes of identity, which are never in a batch, with their bytes.
+fn identity_writes() -> Vec<(IdentityWrite, &'static str)> {
+    let document = || Document { text: "{}".into(), value: serde_json::Value::Null };
+    let id = KeyId::parse("0123456789aZ").unwrap();
+    let name = || String::from("ci");
+    let quota = Quota { writes_per_second: Some(300), ..Quota::default() };
+    let role = NewRole { grants: Grants::default(), quota, membership: document() };
+    let session = NewSession {
+        id: id.clone(),
+        sha256: [8; 32],
+        provider: ProviderId(301),
+        policy: 302,
+        key_set: None,
+        owner: OwnerTag([7; 16]),
+        name: "ci/job".into(),
+        issued_at: Timestamp(304),
+        token_ends_at: Timestamp(305),
+        expires_at: Timestamp(306),
+        text: "{}".into(),
+    };
+    let expect = Expect::At(9);
+    vec![
+        (IdentityWrite::PutProvider { name: name(), document: document(), expect }, "1300026369027b7d0309"),
+        (IdentityWrite::DeleteProvider { name: name(), expect }, "13010263690309"),
+        (IdentityWrite::PutRole { name: name(), role, expect }, "1302026369000001ac020000000000027b7d0309"),
+        (IdentityWrite::DeleteRole { name: name(), expect }, "13030263690309"),
+        (IdentityWrite::EndSessions { provider: name(), expect }, "13040263690309"),
+        (IdentityWrite::EndSession { id }, "13050c30313233343536373839615a"),
+        (IdentityWrite::OpenSession(Box::new(session)), "13060c30313233343536373839615a0808080808080808080808080808080808080808080808080808080808080808ad02ae0200070707070707070707070707070707070663692f6a6f62b002b102b202027b7d"),
+        (IdentityWrite::FetchKeys(ProviderId(301)), "1307ad02"),
+    ]
+}
+
+#[test]
+fn every_write_of_identity_is_encoded_as_recorded_and_in_no_batch() {
+    for (write, recorded) in identity_writes() {
+        let request = request(Write::Identity(Box::new(write)));
+        let bytes = encode(&WireRequest::of(&request, Duration::from_millis(1500)));
+        assert_eq!(hex(&bytes), format!("{CALLER}{recorded}000000"), "{request:?}");
+        let (remaining, opened) = decode::<WireRequest<'static>>(&bytes).unwrap().open(10).unwrap();
+        assert_eq!(encode(&WireRequest::of(&opened, remaining)), bytes);
+        let in_batch = unhex(&format!("{CALLER}0901{recorded}000000"));
+        assert!(decode::<WireRequest<'static>>(&in_batch).is_err(), "{request:?}");
+    }
+}
+
+#[test]
+fn a_session_is_named_by_its_id_its_owner_and_the_name_of_that() {
+    let ids = ["0123456789aZ", "abcdefghijkl"].map(|id| KeyId::parse(id).unwrap());
+    let [session, owner] = ids.clone();
+    let principal = Principal::named_session(session, owner, "ci/repo:a/b:ref");
+    let text = named(&principal).into_owned();
+    assert_eq!(text, "session/0123456789aZ/abcdefghijkl/ci/repo:a/b:ref");
+    let again = super::principal(&text).unwrap();
+    assert_eq!((again.session_id(), again.owner(), again.id.as_str()), (Some(&ids[0]), "abcdefghijkl", "ci/repo:a/b:ref"));
+    assert!(again.key().is_none() && !again.is_unbounded());
+    for wrong in ["session/", "session/0123456789aZ", "session/0123456789aZ/abcdefghijkl", "session/x/y/z"] {
+        assert!(super::principal(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -422,6 +485,11 @@ fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
         (Ok(Decision::new(Ok(applied), Some("{}".into()))), "010407080001027b7d"),
         (Err(AttemptError::Refused(Refusal::Invalid(Invalid::Violations(violations)))), ""),
         (Err(AttemptError::Refused(breaks)), ""),
+        (Err(AttemptError::Refused(Refusal::TokenRejected { reason: "issuer".into() })), "01011806697373756572"),
+        (Err(AttemptError::Refused(Refusal::NoRole("no".into()))), "010119026e6f"),
+        (Err(AttemptError::Refused(Refusal::ProviderUnavailable("no".into()))), "01011a026e6f"),
+        (Err(AttemptError::Refused(Refusal::ProviderInUse { role: Key::parse("a").unwrap() })), "01011b0161"),
+        (Err(AttemptError::Refused(Refusal::LoginStale)), "01011c"),
     ] {
         let bytes = encode(&WireAnswer::from(attempt.clone()));
         assert_eq!(Attempt::from(decode::<WireAnswer>(&bytes).unwrap()), attempt);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::prepare::PreparedWrite;
 use crate::{
-    identity::policy::Policies,
+    policy::Policies,
     request::{AccessWrite, AuditWrite, ChangeWrite, Principal, Refusal, WriteRequest},
 };
 use concord_model::{

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     approvers::check_approvers,
-    identity::policy::Policy,
+    policy::Policy,
     editions::{
         FoundChange, approvers as approvers_of_parts,
         content::{Doing, Named, StoredOperation, candidates_of, digest_of, doing, operations_of},

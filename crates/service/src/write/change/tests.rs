@@ -113,7 +113,7 @@ fn prepared(state: &State, request: &WriteRequest, principal: &Principal) -> Res
     let (validators, limits) = (Validators::default(), Limits::default());
     let budget = &Budget::of_test(&request.write);
     let now = &|| Timestamp(1);
-    let policies = crate::identity::policy::Policies::default();
+    let policies = crate::policy::Policies::default();
     let with =
         Preparation { validators: &validators, policies: &policies, limits: &limits, budget, principal, now };
     prepare_applied(state, request, request.edition.as_ref().unwrap(), with)

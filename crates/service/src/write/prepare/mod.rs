@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     budget::Budget,
-    identity::policy::Policies,
+    policy::Policies,
     request::{Effect, Principal, Refusal, Restored, Rollback, Write, WriteRequest},
     schemas::{Validators, stored_schema, within},
     write::{Writes, idempotency::decided_before},

@@ -3,8 +3,12 @@
 //! A policy is parsed once for each of its revisions. What has not changed is taken over, so a change of one role parses
 //! one role. The permissions of a session are computed when it is first used under a policy, and kept.
 //!
+//! What the texts of the records hold is in `texts`.
+//!
 //! **Invariants:** a policy belongs to one record of the state: another record, also one of the same revision in a restored
 //! cluster, makes another policy. What can't be parsed gives nobody anything.
+
+pub(crate) mod texts;
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +27,8 @@ use concord_model::{
 };
 use concord_state::State;
 
-use super::texts::{SessionText, StoredRole};
+use texts::{SessionText, StoredRole};
+
 use crate::request::{LoggedIn, Principal};
 
 /// Sessions whose permissions are kept at most: some megabytes.
