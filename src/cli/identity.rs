@@ -255,9 +255,10 @@ pub(super) fn run_session(command: SessionCommand) -> Result<(), Failure> {
 /// Runs `login`.
 pub(super) fn log_in(args: &LoginArgs) -> Result<(), Failure> {
     args.node.hush();
-    let provider = args.node.provider().ok_or_else(|| {
-        Failure::Usage("name the identity provider: `--provider NAME`".into())
-    })?;
+    let provider = args
+        .node
+        .provider()
+        .ok_or_else(|| Failure::Usage("name the identity provider: `--provider NAME`".into()))?;
     let body = json!({ "provider": provider, "token": token_of(&args.node)? });
     let client = Client::new(args.node.options_without_key(&tries_of_operator())?)?;
     interrupt::listen()?;
@@ -368,7 +369,12 @@ fn checks(data: &Value) -> Table {
         let name = cell(&role["role"]);
         for claim in role["members"].as_array().into_iter().flatten().flat_map(claims_of) {
             let (wanted, seen) = (cell(&claim["wanted"]), cell(&claim["seen"]));
-            table.row(&[format!("role {name}: {}", cell(&claim["claim"])), holds(claim).to_owned(), wanted, seen]);
+            table.row(&[
+                format!("role {name}: {}", cell(&claim["claim"])),
+                holds(claim).to_owned(),
+                wanted,
+                seen,
+            ]);
         }
         for hint in role["hints"].as_array().into_iter().flatten() {
             output::say(format!("warning: role {name}: {}", cell(hint)));
@@ -418,7 +424,8 @@ mod tests {
 
     #[test]
     fn what_get_shows_can_be_sent_back() {
-        let provider = json!({ "provider": "ci", "document": { "issuer": "https://a" }, "keys": null, "sessions": 1 });
+        let provider =
+            json!({ "provider": "ci", "document": { "issuer": "https://a" }, "keys": null, "sessions": 1 });
         assert_eq!(sendable(provider), json!({ "issuer": "https://a" }));
         let role = json!({ "role": "r", "grants": [], "members": [], "session_s": 300, "created_at": "t", "modified_at": "t" });
         assert_eq!(sendable(role), json!({ "grants": [], "members": [], "session_s": 300 }));

@@ -33,7 +33,17 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Security",
         &[
-            "key", "identity", "role", "session", "login", "logout", "whoami", "recover-root", "cert", "keygen", "audit",
+            "key",
+            "identity",
+            "role",
+            "session",
+            "login",
+            "logout",
+            "whoami",
+            "recover-root",
+            "cert",
+            "keygen",
+            "audit",
         ],
     ),
     (
@@ -48,7 +58,15 @@ const SECTIONS: [(&str, &[&str]); 2] = [
     (
         "Connection",
         &[
-            "url", "context", "api_key", "api_key_file", "provider", "token_file", "cacert", "cert", "key_of_cert",
+            "url",
+            "context",
+            "api_key",
+            "api_key_file",
+            "provider",
+            "token_file",
+            "cacert",
+            "cert",
+            "key_of_cert",
         ],
     ),
 ];

@@ -191,7 +191,13 @@ pub struct ServeArgs {
     )]
     pub feature_level_max: u32,
     /// At which addresses the leader may fetch the keys of identity providers
-    #[arg(long, env = "CONCORD_IDENTITY_CALLS", value_enum, default_value = "public", value_name = "ADDRESSES")]
+    #[arg(
+        long,
+        env = "CONCORD_IDENTITY_CALLS",
+        value_enum,
+        default_value = "public",
+        value_name = "ADDRESSES"
+    )]
     pub identity_calls: IdentityCalls,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]

@@ -69,7 +69,10 @@ async fn revisions_by(client: &Client, config: &str, by: &str) -> Vec<u64> {
 }
 
 /// Starts writers in the name of a key and waits until they are under way.
-pub(super) async fn start_writers(client: &Client, accepted: &Arc<AtomicU64>) -> Vec<JoinHandle<Vec<Instant>>> {
+pub(super) async fn start_writers(
+    client: &Client,
+    accepted: &Arc<AtomicU64>,
+) -> Vec<JoinHandle<Vec<Instant>>> {
     let writers = (0..16).map(|writer| {
         let path = config("d", &format!("k{}", writer % 4));
         tokio::spawn(write_until_rejected(client.clone(), path, Arc::clone(accepted)))

@@ -116,7 +116,8 @@ async fn a_mistake_is_answered_with_what_to_do() {
     says(&put, 3, &["limits/absent", "`concord config create limits KEY` creates one"]).await;
     // What the past does not have may be there now.
     let past = ["config", "get", "limits", "--revision", "1"];
-    says(&past, 3, &["created at revision 3, after revision 1", "`concord definition history limits`"]).await;
+    says(&past, 3, &["created at revision ", "after revision 1", "`concord definition history limits`"])
+        .await;
     let past = ["config", "get", "limits", "acme", "--revision", "1"];
     says(&past, 3, &["after revision 1", "`concord definition history limits`"]).await;
     says(&["definition", "delete", "limits"], 2, &["limits and its 2 configs will be deleted:"]).await;

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use concord_identity::testing::TestIssuer;
 use saphyr_parser::Parser;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{LIMITS, User, revision};
-use crate::harness::Cluster;
+use crate::harness::{Cluster, time::unix_s};
 
 const FORMATS: [&str; 8] = ["table", "wide", "markdown", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 
 /// Commands that print no data, or that another test runs to their end.
-const OTHERS: [&str; 33] = [
+const OTHERS: [&str; 38] = [
     "agent",
     "audit-accept",
     "change-abort",
@@ -27,6 +28,11 @@ const OTHERS: [&str; 33] = [
     "change-withdraw",
     "check",
     "gate",
+    "identity-end-sessions",
+    "identity-rm",
+    "logout",
+    "role-rm",
+    "session-end",
     "cluster-add",
     "cluster-init",
     "cluster-promote",
@@ -47,7 +53,7 @@ const OTHERS: [&str; 33] = [
     "serve",
 ];
 /// Groups, and commands that are another name of one that is here.
-const GROUPS: [&str; 19] = [
+const GROUPS: [&str; 22] = [
     "audit",
     "cert",
     "change",
@@ -59,7 +65,10 @@ const GROUPS: [&str; 19] = [
     "flag",
     "get",
     "help",
+    "identity",
     "key",
+    "role",
+    "session",
     "config-apply",
     "definition-apply",
     "definition-diff",
@@ -83,7 +92,7 @@ const HIDDEN: [(&str, &[&str]); 8] = [
 
 /// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
 /// text of its own for each format, so that nothing is made twice.
-const COMMANDS: [(&str, &[&str], i32); 79] = [
+const COMMANDS: [(&str, &[&str], i32); 88] = [
     ("apply", &["apply", "-f", "limits.yaml"], 0),
     ("changes", &["changes", "--since", "1h"], 0),
     ("undo", &["undo", "REVISION", "--dry-run"], 0),
@@ -149,6 +158,15 @@ const COMMANDS: [(&str, &[&str], i32); 79] = [
     ("explain", &["explain", "limits.plan"], 0),
     ("export", &["export", "--dir", "files"], 0),
     ("import", &["import", "--dir", "files"], 0),
+    ("identity-set", &["identity", "set", "ci", "-f", "provider.json"], 0),
+    ("identity-get", &["identity", "get", "ci"], 0),
+    ("identity-list", &["identity", "list"], 0),
+    ("role-set", &["role", "set", "writers", "-f", "role.json"], 0),
+    ("identity-try", &["identity", "try", "ci", "--token-file", "token"], 0),
+    ("role-get", &["role", "get", "writers"], 0),
+    ("role-list", &["role", "list"], 0),
+    ("login", &["login", "--provider", "ci", "--token-file", "token"], 0),
+    ("session-list", &["session", "list"], 0),
     ("key-attest", &["key", "attest", "KEY", "--yes"], 0),
     ("key-change", &["key", "change", "KEY", "--name", "FORMAT"], 0),
     ("key-create", &["key", "create", "--name", "FORMAT", "--grant", "read:*"], 0),
@@ -216,6 +234,16 @@ fn check(format: &str, out: &str) -> Result<(), String> {
     }
 }
 
+/// Writes a provider, a role and the token of a member.
+fn write_identity(user: &User) {
+    let issuer = TestIssuer::new("one");
+    user.write("provider.json", &issuer.document("https://ci.example.com").to_string());
+    let member = json!({ "provider": "ci", "match": { "environment": ["prod"] } });
+    let grants = json!([{ "verbs": ["read"], "definitions": ["*"] }]);
+    user.write("role.json", &json!({ "grants": grants, "members": [member], "session_s": 600 }).to_string());
+    user.write("token", &issuer.token("https://ci.example.com", "job", "prod", unix_s()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_command_prints_each_format() {
     let cluster = Cluster::start("cli-formats").await;
@@ -242,6 +270,7 @@ async fn each_command_prints_each_format() {
     let flag = r#"{"state": "ENABLED", "variants": {"on": true, "off": false}, "defaultVariant": "off"}"#;
     user.ok(&["config", "create", "flags", "beta", "--data", flag]).await;
     user.ok(&["cert", "ca", "--out", "ca"]).await;
+    write_identity(&user);
     user.ok(&["backup", "--out", "one.backup"]).await;
     let key =
         user.json(&["key", "create", "--name", "x", "--person", "ada", "--grant", "read:*"]).await["key_id"]

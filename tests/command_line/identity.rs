@@ -35,11 +35,11 @@ async fn a_job_logs_in_writes_and_logs_out() {
     job.ok(&["config", "create", "prod.limits", "acme", "--data", r#"{"n": 1}"#]).await;
     let who: Value = job.json(&["whoami"]).await;
     assert_eq!((&who["key_id"], &who["session"]["roles"]), (&json!("ci/job"), &json!(["writers"])));
-    let history = user.json(&["config", "history", "prod.limits", "acme", "-o", "json"]).await;
+    let history = user.json(&["config", "history", "prod.limits", "acme"]).await;
     assert_eq!(history["results"][0]["by"], "ci/job");
     let listed = user.ok(&["session", "list"]).await;
     assert!(listed.starts_with("ID") && listed.contains("ci/job") && listed.contains("writers"), "{listed}");
-    assert_eq!(job.run(&["role", "list"]).await.code, 5, "it may not");
+    assert_eq!(job.run(&["role", "list"]).await.code, 6, "it may not");
     job.ok(&["logout"]).await;
     let ended = job.run(&["whoami"]).await;
     assert!(ended.code != 0 && ended.err.contains("credential is not valid"), "{ended:?}");
@@ -66,10 +66,15 @@ async fn commands_log_in_by_themselves_with_the_token_of_a_pod() {
     // A key that is given counts more.
     assert_eq!(user.json(&["whoami"]).await["key_id"], "root");
     let other = user.write("other", &issuer.token(ISSUER, "job", "dev", unix_s()));
-    let refused = pod.clone().with("CONCORD_TOKEN_FILE", &other).run(&["config", "list", "prod.limits"]).await;
-    assert!(refused.code == 5 && refused.err.contains("no role has `ci/job` as a member"), "{refused:?}");
-    let gone = pod.with("CONCORD_TOKEN_FILE", "/nowhere").run(&["config", "list", "prod.limits"]).await;
+    let refused = pod.clone().with("CONCORD_TOKEN_FILE", &other).run(&["config", "get", "prod.limits"]).await;
+    assert!(refused.code == 6 && refused.err.contains("no role has `ci/job` as a member"), "{refused:?}");
+    let gone = pod.with("CONCORD_TOKEN_FILE", "/nowhere").run(&["config", "get", "prod.limits"]).await;
     assert!(gone.code == 2 && gone.err.contains("/nowhere"), "{gone:?}");
+    // Each command of the pod has a session of its own until its end.
+    let sessions = user.json(&["session", "list"]).await["results"].clone();
+    let id = sessions[0]["session_id"].as_str().unwrap();
+    assert_eq!(user.ok(&["session", "end", id]).await, format!("session {id} has ended\n"));
+    assert_eq!(user.run(&["session", "end", id]).await.code, 3);
 }
 
 #[tokio::test]
@@ -89,7 +94,10 @@ async fn a_token_is_tried_and_what_get_shows_can_be_set() {
         assert!(listed.contains(kind[1]), "{listed}");
     }
     assert_eq!(user.run(&["identity", "rm", "ci", "--yes"]).await.code, 4, "a role names it");
-    assert_eq!(user.ok(&["identity", "end-sessions", "ci", "--yes"]).await, "the sessions of ci have ended\n");
+    assert_eq!(
+        user.ok(&["identity", "end-sessions", "ci", "--yes"]).await,
+        "the sessions of ci have ended\n"
+    );
     assert_eq!(user.ok(&["role", "rm", "writers", "--yes"]).await, "role writers deleted\n");
     assert_eq!(user.ok(&["identity", "rm", "ci", "--yes"]).await, "provider ci deleted\n");
     assert_eq!(user.run(&["role", "get", "writers"]).await.code, 3);

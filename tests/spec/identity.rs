@@ -67,12 +67,21 @@ async fn a_job_logs_in_on_one_node_and_works_on_all_until_it_logs_out() {
         for (number, node) in run.all().iter().enumerate() {
             let node = node.with_credential(&session);
             let who = node.get("/api/v1/whoami").await.expect(200);
-            assert_eq!((&who.data()["key_id"], &who.data()["root"]), (&json!(owner), &json!(false)), "{who:?}");
+            assert_eq!(
+                (&who.data()["key_id"], &who.data()["root"]),
+                (&json!(owner), &json!(false)),
+                "{who:?}"
+            );
             assert_eq!(who.data()["session"]["roles"], json!([ci.role]));
-            node.put(&made.config("k"), &json!({ "data": { "n": number } })).query(&[("upsert", "true")]).await;
-            node.post("/api/v1/config_definition/", &json!({ "config_definition_key": run.key("x"), "indexes": [] }))
-                .await
-                .refused(403, "forbidden_error");
+            node.put(&made.config("k"), &json!({ "data": { "n": number } }))
+                .query(&[("upsert", "true")])
+                .await;
+            node.post(
+                "/api/v1/config_definition/",
+                &json!({ "config_definition_key": run.key("x"), "indexes": [] }),
+            )
+            .await
+            .refused(403, "forbidden_error");
             node.get("/api/v1/config_definition/another").await.refused(403, "forbidden_error");
             node.get(ROLES).await.refused(403, "forbidden_error");
             let own = node.get(SESSIONS).await.expect(200);
@@ -122,7 +131,10 @@ async fn a_token_that_is_not_accepted_is_answered_with_its_reason() {
         let tried = run.node.post(&path, &json!({ "token": wrong })).await.expect(200);
         assert_eq!((&tried.data()["accepted"], &tried.data()["reason"]), (&json!(false), &json!("issuer")));
         let tried = run.node.post(&path, &json!({ "token": ci.token("job", "prod") })).await.expect(200);
-        assert_eq!((&tried.data()["roles"][0]["holds"], &tried.data()["session_s"]), (&json!(true), &json!(600)));
+        assert_eq!(
+            (&tried.data()["roles"][0]["holds"], &tried.data()["session_s"]),
+            (&json!(true), &json!(600))
+        );
         ci.end(&run).await;
     })
     .await;
@@ -155,7 +167,10 @@ async fn providers_and_roles_are_created_replaced_and_deleted() {
                 json!({ "grants": [], "members": [{ "provider": "no-such", "match": { "a": ["b"] } }] }),
                 json!(["members", 0, "provider"]),
             ),
-            (json!({ "grants": [], "members": [{ "provider": ci.name, "match": {} }] }), json!(["members", 0, "match"])),
+            (
+                json!({ "grants": [], "members": [{ "provider": ci.name, "match": {} }] }),
+                json!(["members", 0, "match"]),
+            ),
             (json!({ "grants": [], "session_s": 1 }), json!(["session_s"])),
         ] {
             let refused = run.node.put(&role_path, &body).await.refused(422, "validation_error");
@@ -167,7 +182,10 @@ async fn providers_and_roles_are_created_replaced_and_deleted() {
         changed.clone().header("if-match", "\"1\"").await.refused(412, "precondition_failed");
         changed.header("if-match", got.header("etag")).await.expect(200);
         ci.end(&run).await;
-        assert_eq!(code(&run.node.get(&provider).await.refused(404, "not_found_error")), "identity_provider_not_found");
+        assert_eq!(
+            code(&run.node.get(&provider).await.refused(404, "not_found_error")),
+            "identity_provider_not_found"
+        );
         assert_eq!(code(&run.node.get(&role_path).await.refused(404, "not_found_error")), "role_not_found");
         let end = format!("{SESSIONS}Abcdefghijkl");
         assert_eq!(code(&run.node.delete(&end).await.refused(404, "not_found_error")), "session_not_found");
@@ -188,7 +206,10 @@ async fn a_role_that_changes_changes_its_sessions_at_once_and_watches_end() {
         run.node.put(&format!("{ROLES}{}", ci.role), &role(&run, &ci.name, &["write"])).await.expect(200);
         for node in run.all() {
             // A write is decided by the roles of now; a node that has not applied them yet reads by those of before.
-            node.with_credential(&session).put(&made.config("k"), &json!({ "data": { "n": 2 } })).await.expect(200);
+            node.with_credential(&session)
+                .put(&made.config("k"), &json!({ "data": { "n": 2 } }))
+                .await
+                .expect(200);
         }
         loop {
             let event = watch.next().await.expect("a stream").expect("it says why it ends");

@@ -149,5 +149,9 @@ fn read(path: &Path) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
     let token = text.trim();
-    if token.is_empty() { Err(format!("the token file {} is empty", path.display())) } else { Ok(token.to_owned()) }
+    if token.is_empty() {
+        Err(format!("the token file {} is empty", path.display()))
+    } else {
+        Ok(token.to_owned())
+    }
 }

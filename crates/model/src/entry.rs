@@ -205,7 +205,10 @@ mod tests {
         assert_eq!(feature_level_of(&two), 1);
         let next = u8::try_from(TEST_LEVEL).unwrap();
         two[0] = GROUP | next;
-        assert_eq!((feature_level_of(&two), decode(&two)), (TEST_LEVEL, Err(DecodeError::Unknown(TEST_LEVEL))));
+        assert_eq!(
+            (feature_level_of(&two), decode(&two)),
+            (TEST_LEVEL, Err(DecodeError::Unknown(TEST_LEVEL)))
+        );
         assert_eq!(feature_level_of(&delete(1).to_bytes()), 1);
     }
 }

@@ -163,12 +163,12 @@ pub use context::NO_CLUSTER;
 pub use environments::{EnvironmentView, FreezeView, StoredEnvironment};
 pub use flags::{FlagRequest, FlagResponse};
 pub use history::{ConfigName, HistoryRange, RedactedConfig, RedactedHistory, retention::Retention};
-pub use membership::change::{Changed, MemberChange};
 pub use identity::{
     KeysView, ProviderView, RoleView, SessionView, StoredIdentity,
     login::{FailedLogin, OpenedSession},
     tried::{TriedRole, TriedToken},
 };
+pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
 // The queue in which also the requests of clients wait: it holds no state.
 pub use concord_consensus::fair_queue;
@@ -179,9 +179,9 @@ pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     ALARMS, AccessWrite, Alarm, AuditWrite, BypassRequest, Caller, ChangeJudgement, ChangeWrite, Check,
     CheckCondition, ClusterView, Consistency, DecidedWrite, EnvironmentRules, EnvironmentWrite,
-    IdentityWrite, KeyPatch, LazySchema, Level, LoggedIn, MemberView, NewEdition, NewFreeze, NewProtection, NewRole, NewSchema, NewUnique, Principal,
-    ProposedOperations, Refusal, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
-    WatchCount, Write,
+    IdentityWrite, KeyPatch, LazySchema, Level, LoggedIn, MemberView, NewEdition, NewFreeze, NewProtection,
+    NewRole, NewSchema, NewUnique, Principal, ProposedOperations, Refusal, Restored, Rollback, RolloutSteer,
+    Transaction, Undelete, UndeleteThen, WatchCount, Write,
 };
 pub use rollouts::{
     ConfigReader, ConfigReaders, EvidenceView, FailureReport, GateView, GateWord, NodeReaders, ReaderReport,

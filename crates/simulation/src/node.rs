@@ -9,9 +9,9 @@ use concord_http::{
 };
 use concord_model::{access_key::Quota, limits::Limits};
 use concord_net::{
-    outgoing::address::OutgoingPolicy,
     Member,
     client::{Peers, Secrets},
+    outgoing::address::OutgoingPolicy,
     socket::TcpListener,
 };
 use concord_service::{Access, Options, Retention, Service, audit::AuditOptions};

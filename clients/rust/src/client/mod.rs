@@ -369,7 +369,8 @@ impl Client {
 
     /// Whether a session was rejected, and the request can be made again with another one. It was certainly not applied.
     async fn is_to_log_in(&self, error: Option<&Error>, shown: &Shown) -> bool {
-        let is_rejected = matches!(error, Some(Error::Refused(refusal)) if refusal.status == StatusCode::UNAUTHORIZED);
+        let is_rejected =
+            matches!(error, Some(Error::Refused(refusal)) if refusal.status == StatusCode::UNAUTHORIZED);
         is_rejected && self.0.credential.forget(shown).await
     }
 
@@ -415,7 +416,11 @@ impl Client {
 
     /// Logs in, without a credential. It may be sent again after an unknown outcome: a session that nobody has received
     /// ends by itself.
-    pub(crate) async fn log_in(&self, request: &Request, deadline: Instant) -> Result<serde_json::Value, Error> {
+    pub(crate) async fn log_in(
+        &self,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<serde_json::Value, Error> {
         // In a box: a request logs in, and a login is a request.
         let ((_, _, body), url) = Box::pin(self.open_with(request, deadline, (None, None))).await?;
         let answer: serde_json::Value = serde_json::from_slice(&body)

@@ -36,8 +36,7 @@ fn records_of_identity() {
         modified_at: Timestamp(200),
         revision: 300,
     };
-    let provider =
-        Provider { id: ProviderId(301), trusted_since: 302, tokens_since: Timestamp(303) };
+    let provider = Provider { id: ProviderId(301), trusted_since: 302, tokens_since: Timestamp(303) };
     wire(&record(key("ci"), SystemBody::Provider(provider)), "02636905ad02ae02af02027b7d64c801ac02");
     wire(&record(key("writers"), SystemBody::Role), "077772697465727306027b7d64c801ac02");
     let session = Session {
@@ -47,7 +46,10 @@ fn records_of_identity() {
         name: "ci/job".into(),
         expires_at: Timestamp(304),
     };
-    wire(&record(key("0123456789aZ"), SystemBody::Session(Box::new(session))), "0c30313233343536373839615a070808080808080808080808080808080808080808080808080808080808080808ad02070707070707070707070707070707070663692f6a6f62b002027b7d64c801ac02");
+    wire(
+        &record(key("0123456789aZ"), SystemBody::Session(Box::new(session))),
+        "0c30313233343536373839615a070808080808080808080808080808080808080808080808080808080808080808ad02070707070707070707070707070707070663692f6a6f62b002027b7d64c801ac02",
+    );
     let keys = KeySet { provider: ProviderId(301), confirmed_at: Timestamp(305) };
     wire(&record(key("ci"), SystemBody::KeySet(keys)), "02636908ad02b102027b7d64c801ac02");
     wire(&record(policy_name(), SystemBody::Policy), "06706f6c69637909027b7d64c801ac02");
@@ -60,12 +62,24 @@ fn commands_of_identity() {
     };
     let of = || PolicyChange { name: key("ci"), expect: Expect::At(300), policy: 301 };
     let keeps = KeptOfProvider { trust: true, keys: false };
-    act(IdentityCommand::PutProvider { of: of(), keeps, text: "{}".into() }, "03e4e0f4e586ee900304726f6f7400000012050002636903ac02ad020100027b7d00");
+    act(
+        IdentityCommand::PutProvider { of: of(), keeps, text: "{}".into() },
+        "03e4e0f4e586ee900304726f6f7400000012050002636903ac02ad020100027b7d00",
+    );
     act(IdentityCommand::DeleteProvider(of()), "03e4e0f4e586ee900304726f6f7400000012050102636903ac02ad0200");
-    act(IdentityCommand::PutRole { of: of(), text: "{}".into() }, "03e4e0f4e586ee900304726f6f7400000012050202636903ac02ad02027b7d00");
+    act(
+        IdentityCommand::PutRole { of: of(), text: "{}".into() },
+        "03e4e0f4e586ee900304726f6f7400000012050202636903ac02ad02027b7d00",
+    );
     act(IdentityCommand::DeleteRole(of()), "03e4e0f4e586ee900304726f6f7400000012050302636903ac02ad0200");
-    act(IdentityCommand::EndSessions { name: key("ci"), expect: Expect::Any }, "03e4e0f4e586ee900304726f6f740000001205040263690000");
-    act(IdentityCommand::EndSession { id: id() }, "03e4e0f4e586ee900304726f6f740000001205050c30313233343536373839615a00");
+    act(
+        IdentityCommand::EndSessions { name: key("ci"), expect: Expect::Any },
+        "03e4e0f4e586ee900304726f6f740000001205040263690000",
+    );
+    act(
+        IdentityCommand::EndSession { id: id() },
+        "03e4e0f4e586ee900304726f6f740000001205050c30313233343536373839615a00",
+    );
     let session = NewSession {
         id: id(),
         sha256: [8; 32],
@@ -79,26 +93,40 @@ fn commands_of_identity() {
         expires_at: Timestamp(306),
         text: "{}".into(),
     };
-    act(IdentityCommand::OpenSession(Box::new(session)), "03e4e0f4e586ee900304726f6f740000001205060c30313233343536373839615a0808080808080808080808080808080808080808080808080808080808080808ad02ae0201af02070707070707070707070707070707070663692f6a6f62b002b102b202027b7d00");
+    act(
+        IdentityCommand::OpenSession(Box::new(session)),
+        "03e4e0f4e586ee900304726f6f740000001205060c30313233343536373839615a0808080808080808080808080808080808080808080808080808080808080808ad02ae0201af02070707070707070707070707070707070663692f6a6f62b002b102b202027b7d00",
+    );
     let keys = IdentityCommand::PutKeySet {
         provider: ProviderId(301),
         text: "{}".into(),
         confirmed_at: Timestamp(304),
     };
     act(keys, "03e4e0f4e586ee900304726f6f74000000120507ad02027b7db00200");
-    act(IdentityCommand::SweepSessions { now: Timestamp(300) }, "03e4e0f4e586ee900304726f6f74000000120508ac0200");
+    act(
+        IdentityCommand::SweepSessions { now: Timestamp(300) },
+        "03e4e0f4e586ee900304726f6f74000000120508ac0200",
+    );
 }
 
 #[test]
 fn what_a_session_does() {
     let author = Author::Session(SessionUse { id: id(), policy: 300 });
-    let delete =
-        Command::DeleteConfig { definition: key("app"), key: key("db"), expect: Expect::Present };
+    let delete = Command::DeleteConfig { definition: key("app"), key: key("db"), expect: Expect::Present };
     let proposal = Proposal::new(Timestamp(1_763_000_000_000_100), "ci/job", author, delete);
     assert_eq!(proposal.to_bytes()[0], 3, "a node of an earlier level does not read it");
-    entry(&proposal, "03e4e0f4e586ee90030663692f6a6f62000000040361707002646202030c30313233343536373839615aac02");
-    wire(&Party::Machine(machine()), "020c30313233343536373839615aac02ad02070707070707070707070707070707070663692f6a6f62");
-    wire(&Actor::Machine(machine()), "030c30313233343536373839615aac02ad02070707070707070707070707070707070663692f6a6f62");
+    entry(
+        &proposal,
+        "03e4e0f4e586ee90030663692f6a6f62000000040361707002646202030c30313233343536373839615aac02",
+    );
+    wire(
+        &Party::Machine(machine()),
+        "020c30313233343536373839615aac02ad02070707070707070707070707070707070663692f6a6f62",
+    );
+    wire(
+        &Actor::Machine(machine()),
+        "030c30313233343536373839615aac02ad02070707070707070707070707070707070663692f6a6f62",
+    );
     wire(&Guard::Policy { revision: 300 }, "05ac02");
     for (rejection, expected) in [
         (Rejection::SessionEnded, "32"),

@@ -35,21 +35,30 @@ pub(crate) fn new_role(fields: &mut BodyFields) -> NewRole {
     };
     const MEMBERS: FieldType<Value> = FieldType {
         read: |value, _| Some(value),
-        schema: |_| ArrayBuilder::new().items(reference("RoleMember")).max_items(Some(ROLE_MEMBERS_MAX)).into(),
+        schema: |_| {
+            ArrayBuilder::new().items(reference("RoleMember")).max_items(Some(ROLE_MEMBERS_MAX)).into()
+        },
     };
     const SESSION: FieldType<u64> = FieldType {
         read: fields::integer,
         schema: |_| {
             let seconds = |count: &u64| usize::try_from(*count).unwrap_or(usize::MAX);
             let about = "how many seconds a session with it lasts";
-            integer(seconds(SESSION_S.start())).maximum(Some(seconds(SESSION_S.end()))).description(Some(about)).into()
+            integer(seconds(SESSION_S.start()))
+                .maximum(Some(seconds(SESSION_S.end())))
+                .description(Some(about))
+                .into()
         },
     };
     let grants = Grants(fields.required("grants", &GRANTS));
     let quota = fields.nullable("quota", &QUOTA).unwrap_or_default();
     let members = fields.optional("members", &MEMBERS).unwrap_or_else(|| json!([]));
     let session_s = fields.optional("session_s", &SESSION).unwrap_or(SESSION_S_DEFAULT);
-    NewRole { grants, quota, membership: Document::new(json!({ "members": members, "session_s": session_s })) }
+    NewRole {
+        grants,
+        quota,
+        membership: Document::new(json!({ "members": members, "session_s": session_s })),
+    }
 }
 
 /// The quota of a role: rates only.

@@ -27,7 +27,8 @@ use concord_model::{
     query::QueryError,
 };
 use concord_service::{
-    IdentityWrite, LoggedIn, ProviderView, Refusal, TriedRole, RoleView, Service, SessionView, StoredIdentity, TriedToken,
+    IdentityWrite, LoggedIn, ProviderView, Refusal, RoleView, Service, SessionView, StoredIdentity,
+    TriedRole, TriedToken,
 };
 
 /// Sessions of a page, unless the query says how many.
@@ -107,8 +108,11 @@ pub(super) async fn get_role(service: Service, request: ReadRequest) -> Result<R
     let name = request.name();
     let (found, revision) = service.identities.role(&request.principal, &name, consistency).await?;
     let (version, at) = (found.record.revision, found.record.modified_at);
-    let reply =
-        if request.has(version) { Reply::not_modified() } else { Reply::ok("role found", &role_json(&found)) };
+    let reply = if request.has(version) {
+        Reply::not_modified()
+    } else {
+        Reply::ok("role found", &role_json(&found))
+    };
     Ok(reply.record_version(version, at).state_revision(revision))
 }
 
@@ -187,11 +191,8 @@ fn stored_reply<T>(
     location: &str,
 ) -> Reply {
     let [created, replaced] = messages;
-    let reply = if stored.is_created {
-        Reply::created(created, data, location)
-    } else {
-        Reply::ok(replaced, data)
-    };
+    let reply =
+        if stored.is_created { Reply::created(created, data, location) } else { Reply::ok(replaced, data) };
     reply.for_write(&stored.written)
 }
 

@@ -299,7 +299,12 @@ fn session_payloads() -> Vec<NamedSchema> {
         ("accepted", boolean().into()),
         ("reason", nullable(Type::String).into()),
         ("checks", ArrayBuilder::new().items(json_object()).into()),
-        ("claims", any_value().description(Some("what is kept of them; null for a token that is not accepted")).into()),
+        (
+            "claims",
+            any_value()
+                .description(Some("what is kept of them; null for a token that is not accepted"))
+                .into(),
+        ),
         ("roles", ArrayBuilder::new().items(json_object()).into()),
         ("session_s", nullable(Type::Integer).into()),
     ];

@@ -68,7 +68,8 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
             vec![Violation::new(msg)]
         }
         Refusal::ProviderInUse { role } => {
-            let msg = format!("the role `{role}` names the identity provider: change or delete the role first");
+            let msg =
+                format!("the role `{role}` names the identity provider: change or delete the role first");
             vec![Violation::new(msg)]
         }
         Refusal::LoginStale => {

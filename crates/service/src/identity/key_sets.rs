@@ -97,11 +97,7 @@ struct DueFetch {
 }
 
 impl KeySetTask {
-    pub(crate) fn new(
-        cx: &Arc<Context>,
-        clock: &Arc<Clock>,
-        logins: &Arc<LoginPace>,
-    ) -> Self {
+    pub(crate) fn new(cx: &Arc<Context>, clock: &Arc<Clock>, logins: &Arc<LoginPace>) -> Self {
         let (cx, clock) = (Arc::clone(cx), Arc::clone(clock));
         Self { cx, clock, logins: Arc::clone(logins), client: OnceCell::new() }
     }
@@ -139,7 +135,8 @@ impl KeySetTask {
         let state = consensus.state();
         let due = self.due(&state, known);
         known.retain(|id, _| state.provider(*id).is_some());
-        let fetched = join_all(due.iter().map(async |due| fetched(self.client().await?, &due.provider).await)).await;
+        let fetched =
+            join_all(due.iter().map(async |due| fetched(self.client().await?, &due.provider).await)).await;
         for (DueFetch { name, id, .. }, keys) in due.iter().zip(fetched) {
             let fetches = known.entry(*id).or_default();
             fetches.last = Some((Instant::now(), keys.is_ok()));

@@ -15,16 +15,12 @@ use std::{sync::Arc, time::Duration};
 use sha2::{Digest as _, Sha256};
 
 use concord_identity::{
-    Accepted, Judgement, KeySet, Permissions, Provider, Reason, Token, TokenSource, judge, provider::KeySource,
+    Accepted, Judgement, KeySet, Permissions, Provider, Reason, Token, TokenSource, judge,
+    provider::KeySource,
 };
 use concord_model::{
-    access_key::clear_text::ClearText,
-    command::NewSession,
-    key::Key,
-    limits::MACHINE_NAME_BYTES_MAX,
-    record::Revision,
-    system::identity::ProviderId,
-    time::Timestamp,
+    access_key::clear_text::ClearText, command::NewSession, key::Key, limits::MACHINE_NAME_BYTES_MAX,
+    record::Revision, system::identity::ProviderId, time::Timestamp,
 };
 use concord_state::State;
 
@@ -165,7 +161,10 @@ impl Logins {
     async fn ask_for_keys(&self, provider: ProviderId) {
         let write = Write::Identity(Box::new(IdentityWrite::FetchKeys(provider)));
         if let Err(error) = self.writes.write(Caller::cluster(None), write).await {
-            tracing::debug!(?error, "the leader could not be asked to fetch the keys of an identity provider");
+            tracing::debug!(
+                ?error,
+                "the leader could not be asked to fetch the keys of an identity provider"
+            );
         }
     }
 }
@@ -197,7 +196,8 @@ pub(super) fn provider_keys<'p>(
     }
     let none = |why: &str| NotEvaluated::NoKeys(id, why.into());
     let found = state.key_set_record(name.as_str());
-    let found = found.ok_or_else(|| none("the cluster has not fetched the keys of the identity provider yet"))?;
+    let found =
+        found.ok_or_else(|| none("the cluster has not fetched the keys of the identity provider yet"))?;
     let confirmed_at = found.key_set().map_or(Timestamp(0), |keys| keys.confirmed_at);
     let age_max = u64::try_from(KEYS_AGE_MAX.as_micros()).unwrap_or(u64::MAX);
     if now.0.saturating_sub(confirmed_at.0) >= age_max {

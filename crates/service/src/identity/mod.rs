@@ -41,7 +41,6 @@ use concord_model::{
 };
 use concord_state::State;
 
-
 /// A provider as a client sees it.
 #[derive(Debug, Clone)]
 pub struct ProviderView {
@@ -216,7 +215,8 @@ impl Identities {
         principal.authorize(Verb::Keys, None)?;
         let state = self.freshness.view(consistency).await?;
         let view = state.role_record(name).and_then(role_view);
-        let view = view.filter(|role| principal.has_all(&role.grants)).ok_or(IdentityRejection::RoleNotFound)?;
+        let view =
+            view.filter(|role| principal.has_all(&role.grants)).ok_or(IdentityRejection::RoleNotFound)?;
         Ok((view, state.revision()))
     }
 
@@ -237,11 +237,7 @@ impl Identities {
         Ok(StoredIdentity { view, is_created: is_created(&written), written })
     }
 
-    async fn put(
-        &self,
-        caller: Caller,
-        write: IdentityWrite,
-    ) -> Result<(DecidedWrite, Arc<State>), Refusal> {
+    async fn put(&self, caller: Caller, write: IdentityWrite) -> Result<(DecidedWrite, Arc<State>), Refusal> {
         let may_be_earlier = caller.idempotency_key.is_some();
         let mut written = self.run(caller, write).await?;
         let made = Made { revision: written.applied.revision, may_be_earlier };

@@ -49,7 +49,12 @@ impl Identities {
     ///
     /// # Errors
     /// When the client may not manage the provider, its keys are not known, or no state is fresh enough.
-    pub async fn try_token(&self, principal: &Principal, name: &str, token: &str) -> Result<TriedToken, Refusal> {
+    pub async fn try_token(
+        &self,
+        principal: &Principal,
+        name: &str,
+        token: &str,
+    ) -> Result<TriedToken, Refusal> {
         principal.authorize(concord_model::access_key::Verb::Keys, None)?;
         let state = self.freshness.view(Consistency::LINEARIZABLE).await?;
         let record = self.provider_seen(&state, principal, name)?;
@@ -85,8 +90,15 @@ impl Identities {
             (!members.is_empty()).then(|| TriedRole {
                 role: role.name.clone(),
                 holds: has(role.name),
-                hints: members.iter().flat_map(|member| member.hints()).map(concord_identity::roles::Hint::text).collect(),
-                members: members.iter().map(|member| member.explain(&record.name, &accepted.claims)).collect(),
+                hints: members
+                    .iter()
+                    .flat_map(|member| member.hints())
+                    .map(concord_identity::roles::Hint::text)
+                    .collect(),
+                members: members
+                    .iter()
+                    .map(|member| member.explain(&record.name, &accepted.claims))
+                    .collect(),
             })
         });
         Ok(TriedToken {

@@ -1,8 +1,7 @@
 //! All alarms that this node knows of.
 
 use crate::{
-    identity::key_sets,
-    approvers::approvers_alarm, change_requests::due::named, disk_alarms::disk_alarms,
+    approvers::approvers_alarm, change_requests::due::named, disk_alarms::disk_alarms, identity::key_sets,
     membership::ClusterMembers, reload::certificate_alarms, reload::data_key_alarm, request::Alarm, slowness,
 };
 use concord_consensus::Consensus;
@@ -50,7 +49,11 @@ impl ClusterMembers {
             alarms.extend(unreviewed(&state));
             alarms.extend(self.due_changes.alarms(&state));
             alarms.extend(rollouts_paused(&state));
-            alarms.extend(key_sets::alarms(&state, &self.cx.policies.of(&state), self.clock.log_time(&state)));
+            alarms.extend(key_sets::alarms(
+                &state,
+                &self.cx.policies.of(&state),
+                self.clock.log_time(&state),
+            ));
         }
         alarms.extend(self.anchors.alarms());
         alarms

@@ -28,7 +28,8 @@ use super::{
     ClusterView, MemberView, Principal, Refusal, access::Authentication, access::keys::AccessKeys,
     anchors::AuditAnchoring, change_requests::due::DueChanges, clock::Clock, context::Context,
     disk_space::DiskSpace, feature_level::FeatureLevels, feature_level::MemberReport, freshness::Freshness,
-    history::HistoryReader, identity::key_sets::KeySetTask, leader_tasks::LeaderTasks, reload, rollouts::task::RolloutTask,
+    history::HistoryReader, identity::key_sets::KeySetTask, leader_tasks::LeaderTasks, reload,
+    rollouts::task::RolloutTask,
 };
 use concord_consensus::{Consensus, MemberStatus, Start, StartError, recover};
 use concord_model::{access_key::Verb, feature::LEVEL_MIN};

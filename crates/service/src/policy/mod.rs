@@ -154,7 +154,9 @@ impl Policy {
         let names = move |membership: &Membership| {
             membership.members.iter().any(|member| member.provider.as_str() == provider)
         };
-        self.roles().filter(move |(_, membership)| names(membership)).map(|(role, _)| (role.name, role.grants))
+        self.roles()
+            .filter(move |(_, membership)| names(membership))
+            .map(|(role, _)| (role.name, role.grants))
     }
 
     /// Whether a client may manage a provider: it may manage keys, and has all permissions of the roles that name the
@@ -180,8 +182,7 @@ impl Policy {
     /// The owner of a session while it is accepted. `at`: the time of the log.
     pub(crate) fn session(&self, state: &State, id: &KeyId, at: Timestamp) -> Option<Arc<LoggedIn>> {
         let (record, provider) = state.valid_session(id, at)?;
-        let is_current =
-            |kept: &&Arc<LoggedIn>| kept.machine.opened == record.revision && at < kept.until;
+        let is_current = |kept: &&Arc<LoggedIn>| kept.machine.opened == record.revision && at < kept.until;
         let lock = || self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = lock().get(id).filter(is_current) {
             return Some(Arc::clone(kept));

@@ -108,7 +108,10 @@ impl FailedCredentials {
 
     fn take(&self, address: IpAddr, now: u64) -> Result<(), Exceeded> {
         self.addresses().take(&address, now).map_err(|wait| Exceeded {
-            text: format!("more than {} credentials from this address were not valid in a minute", self.rate.count),
+            text: format!(
+                "more than {} credentials from this address were not valid in a minute",
+                self.rate.count
+            ),
             retry_after_s: seconds(wait),
             rate: None,
         })

@@ -38,9 +38,8 @@ pub use principal::{LoggedIn, Principal};
 pub use refusal::Refusal;
 pub(super) use refusal::{OPERATIONS, invalid_at};
 pub use write::{
-    AccessWrite, AuditWrite, Check, CheckCondition, KeyPatch, LazySchema, NewProtection, NewSchema, NewUnique,
-    Restored, Rollback, Transaction, Undelete, UndeleteThen,
-    Write,
+    AccessWrite, AuditWrite, Check, CheckCondition, KeyPatch, LazySchema, NewProtection, NewSchema,
+    NewUnique, Restored, Rollback, Transaction, Undelete, UndeleteThen, Write,
 };
 pub(super) use write::{Effect, STORED_JSON_DEPTH_MAX, Target};
 

@@ -411,7 +411,10 @@ impl AccessWrite {
 struct DecodedOperation(#[serde(deserialize_with = "decode_operation")] Write);
 
 fn decode_operation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Write, D::Error> {
-    decode_without(deserializer, &["Batch", "Transaction", "UndeleteDefinition", "Environment", "Change", "Identity"])
+    decode_without(
+        deserializer,
+        &["Batch", "Transaction", "UndeleteDefinition", "Environment", "Change", "Identity"],
+    )
 }
 
 pub(super) fn decode_operations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Write>, D::Error> {

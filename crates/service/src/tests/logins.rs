@@ -59,8 +59,11 @@ impl World {
         for level in 2..=concord_model::feature::IDENTITY {
             world.decide(Command::RaiseFeatureLevel { to: level });
         }
-        let definition =
-            Command::CreateDefinition { key: Key::parse("prod.app").unwrap(), indexes: Vec::new(), schema: None };
+        let definition = Command::CreateDefinition {
+            key: Key::parse("prod.app").unwrap(),
+            indexes: Vec::new(),
+            schema: None,
+        };
         world.decide(definition);
         world.put_provider(world.issuer.document(ISSUER)).await.unwrap();
         world
@@ -148,7 +151,9 @@ async fn a_job_logs_in_and_has_the_permissions_of_its_roles_until_they_change() 
     assert!(now.authorize(Verb::Read, Some("prod.app")).is_ok());
     let delete = IdentityWrite::DeleteRole { name: "writers".into(), expect: Expect::Any };
     world.run(root(), delete).await.unwrap();
-    assert!(world.node.service.authentication.current(&principal).unwrap().authorize(Verb::Read, None).is_err());
+    assert!(
+        world.node.service.authentication.current(&principal).unwrap().authorize(Verb::Read, None).is_err()
+    );
     world.node.stop().await;
 }
 

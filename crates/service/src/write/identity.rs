@@ -11,16 +11,19 @@
 
 use std::sync::Arc;
 
-use concord_identity::{Membership, Provider, change_problems, changes_trust, conflicts, provider::KeySource};
+use concord_identity::{
+    Membership, Provider, change_problems, changes_trust, conflicts, provider::KeySource,
+};
 use concord_model::{
     access_key::{KeyId, Quota, Verb},
-    command::{Applied, Command, Done, Expect, IdentityCommand, KeptOfProvider, PolicyChange, StepOutcome, SystemCommand},
+    command::{
+        Applied, Command, Done, Expect, IdentityCommand, KeptOfProvider, PolicyChange, StepOutcome,
+        SystemCommand,
+    },
     document::Document,
     error::{IdentityRejection, Invalid, LocSegment, Rejection, Violation},
     key::Key,
-    limits::{
-        MATCH_VALUES_IN_ALL_MAX, PROVIDER_BYTES_MAX, ROLE_BYTES_MAX, ROLE_MEMBERS_IN_ALL_MAX,
-    },
+    limits::{MATCH_VALUES_IN_ALL_MAX, PROVIDER_BYTES_MAX, ROLE_BYTES_MAX, ROLE_MEMBERS_IN_ALL_MAX},
     record::Revision,
     system::{SystemBody, SystemRecord},
     time::Timestamp,
@@ -53,7 +56,9 @@ pub(super) fn check_identity(write: &IdentityWrite) -> Result<(), Invalid> {
         IdentityWrite::DeleteProvider { name, .. }
         | IdentityWrite::DeleteRole { name, .. }
         | IdentityWrite::EndSessions { provider: name, .. } => name_of(name).map(drop),
-        IdentityWrite::EndSession { .. } | IdentityWrite::OpenSession(_) | IdentityWrite::FetchKeys(_) => Ok(()),
+        IdentityWrite::EndSession { .. } | IdentityWrite::OpenSession(_) | IdentityWrite::FetchKeys(_) => {
+            Ok(())
+        }
     }
 }
 
@@ -83,7 +88,8 @@ fn check_role(role: &NewRole) -> Result<Membership, Invalid> {
         let msg = format!("no machine has `{verb}`: it stands for an act of a human");
         violations.push(Violation::at(vec!["grants".into()], msg));
     }
-    let Quota { requests_per_second: _, writes_per_second: _, bytes, records, watches, cursors, lists } = role.quota;
+    let Quota { requests_per_second: _, writes_per_second: _, bytes, records, watches, cursors, lists } =
+        role.quota;
     for (name, limit) in
         [("bytes", bytes), ("records", records), ("watches", watches), ("cursors", cursors), ("lists", lists)]
     {
@@ -116,7 +122,9 @@ pub(super) fn prepare_identity(
         IdentityWrite::PutProvider { name, document, expect } => {
             return change.put_provider(name_of(name)?, document, *expect);
         }
-        IdentityWrite::PutRole { name, role, expect } => return change.put_role(name_of(name)?, role, *expect),
+        IdentityWrite::PutRole { name, role, expect } => {
+            return change.put_role(name_of(name)?, role, *expect);
+        }
         IdentityWrite::DeleteProvider { name, expect } => {
             let record = change.provider_seen(name)?;
             if let Some((role, _)) = policy.roles_of(name).next() {
@@ -144,7 +152,9 @@ pub(super) fn prepare_identity(
             IdentityCommand::OpenSession(new.clone())
         }
         // The leader has noted it.
-        IdentityWrite::FetchKeys(_) => return Ok(unchanged(state.revision(), state.last_at(), StepOutcome::NoRecord)),
+        IdentityWrite::FetchKeys(_) => {
+            return Ok(unchanged(state.revision(), state.last_at(), StepOutcome::NoRecord));
+        }
     };
     Ok(propose(command))
 }
@@ -205,12 +215,7 @@ impl<'a> Change<'a> {
         Ok(PolicyChange { name, expect, policy: self.policy.revision() })
     }
 
-    fn put_provider(
-        &self,
-        name: Key,
-        document: &Document,
-        expect: Expect,
-    ) -> Result<Prepared, Refusal> {
+    fn put_provider(&self, name: Key, document: &Document, expect: Expect) -> Result<Prepared, Refusal> {
         // One of a name that roles have in advance is theirs.
         if !self.policy.may_manage(self.principal, &name) {
             return Err(Refusal::Forbidden { verb: Verb::Keys });
@@ -280,14 +285,15 @@ impl<'a> Change<'a> {
         for (place, member) in (0..).zip(&membership.members) {
             if self.state.provider_record(member.provider.as_str()).is_none() {
                 let loc = vec!["members".into(), LocSegment::Index(place), "provider".into()];
-                violations.push(Violation::at(loc, format!("the provider `{}` does not exist", member.provider)));
+                violations
+                    .push(Violation::at(loc, format!("the provider `{}` does not exist", member.provider)));
             }
         }
-        let others = self.policy.roles().filter(|(role, _)| role.name != name).map(|(_, membership)| membership);
+        let others =
+            self.policy.roles().filter(|(role, _)| role.name != name).map(|(_, membership)| membership);
         let all = others.chain([membership]).flat_map(|membership| &membership.members);
-        let (members, values) = all.fold((0, 0), |(members, values), member| {
-            (members + 1, values + member.value_count())
-        });
+        let (members, values) =
+            all.fold((0, 0), |(members, values), member| (members + 1, values + member.value_count()));
         if members > ROLE_MEMBERS_IN_ALL_MAX || values > MATCH_VALUES_IN_ALL_MAX {
             let msg = format!(
                 "limit reached: all roles together have at most {ROLE_MEMBERS_IN_ALL_MAX} members with \

@@ -77,8 +77,8 @@ use super::{
     login_pace::LoginPace,
     redaction::Redactor,
     request::{
-        Caller, ChangeWrite, DecidedWrite, Decision, Effect, IdentityWrite, Refusal, Target, Transaction, Write,
-        WriteRequest, check_words,
+        Caller, ChangeWrite, DecidedWrite, Decision, Effect, IdentityWrite, Refusal, Target, Transaction,
+        Write, WriteRequest, check_words,
     },
     retry::{Attempt, AttemptError, Leader, Retry, confirm_leadership},
     schemas::Schemas,
@@ -456,7 +456,8 @@ impl Writes {
             Ok(prepared) => Ok(prepared),
             Err(refusal) => {
                 let rejecting = rejecting_command(request, refusal)?;
-                let Authorized { author, .. } = authorize(&state, &self.cx.policies, request, || self.clock.log_time(&state))?;
+                let Authorized { author, .. } =
+                    authorize(&state, &self.cx.policies, request, || self.clock.log_time(&state))?;
                 Ok((rejecting, author))
             }
         }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::request::{
     AccessWrite, AuditWrite, ChangeJudgement, ChangeWrite, Check, CheckCondition, EnvironmentRules,
-    EnvironmentWrite, IdentityWrite, LazySchema, NewEdition, NewFreeze, NewProtection, NewRole, NewSchema, NewUnique,
-    ProposedOperations, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
+    EnvironmentWrite, IdentityWrite, LazySchema, NewEdition, NewFreeze, NewProtection, NewRole, NewSchema,
+    NewUnique, ProposedOperations, Restored, Rollback, RolloutSteer, Transaction, Undelete, UndeleteThen,
 };
 use concord_model::{
     access_key::{Grants, KeyId, Quota},
@@ -357,7 +357,10 @@ fn identity_writes() -> Vec<(IdentityWrite, &'static str)> {
         (IdentityWrite::DeleteRole { name: name(), expect }, "13030263690309"),
         (IdentityWrite::EndSessions { provider: name(), expect }, "13040263690309"),
         (IdentityWrite::EndSession { id }, "13050c30313233343536373839615a"),
-        (IdentityWrite::OpenSession(Box::new(session)), "13060c30313233343536373839615a0808080808080808080808080808080808080808080808080808080808080808ad02ae0200070707070707070707070707070707070663692f6a6f62b002b102b202027b7d"),
+        (
+            IdentityWrite::OpenSession(Box::new(session)),
+            "13060c30313233343536373839615a0808080808080808080808080808080808080808080808080808080808080808ad02ae0200070707070707070707070707070707070663692f6a6f62b002b102b202027b7d",
+        ),
         (IdentityWrite::FetchKeys(ProviderId(301)), "1307ad02"),
     ]
 }
@@ -383,7 +386,10 @@ fn a_session_is_named_by_its_id_its_owner_and_the_name_of_that() {
     let text = named(&principal).into_owned();
     assert_eq!(text, "session/0123456789aZ/abcdefghijkl/ci/repo:a/b:ref");
     let again = super::principal(&text).unwrap();
-    assert_eq!((again.session_id(), again.owner(), again.id.as_str()), (Some(&ids[0]), "abcdefghijkl", "ci/repo:a/b:ref"));
+    assert_eq!(
+        (again.session_id(), again.owner(), again.id.as_str()),
+        (Some(&ids[0]), "abcdefghijkl", "ci/repo:a/b:ref")
+    );
     assert!(again.key().is_none() && !again.is_unbounded());
     for wrong in ["session/", "session/0123456789aZ", "session/0123456789aZ/abcdefghijkl", "session/x/y/z"] {
         assert!(super::principal(wrong).is_err(), "{wrong}");
@@ -485,7 +491,10 @@ fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
         (Ok(Decision::new(Ok(applied), Some("{}".into()))), "010407080001027b7d"),
         (Err(AttemptError::Refused(Refusal::Invalid(Invalid::Violations(violations)))), ""),
         (Err(AttemptError::Refused(breaks)), ""),
-        (Err(AttemptError::Refused(Refusal::TokenRejected { reason: "issuer".into() })), "01011806697373756572"),
+        (
+            Err(AttemptError::Refused(Refusal::TokenRejected { reason: "issuer".into() })),
+            "01011806697373756572",
+        ),
         (Err(AttemptError::Refused(Refusal::NoRole("no".into()))), "010119026e6f"),
         (Err(AttemptError::Refused(Refusal::ProviderUnavailable("no".into()))), "01011a026e6f"),
         (Err(AttemptError::Refused(Refusal::ProviderInUse { role: Key::parse("a").unwrap() })), "01011b0161"),

@@ -18,12 +18,12 @@ use super::{
 };
 use crate::{
     approvers::check_approvers,
-    policy::Policy,
     editions::{
         FoundChange, approvers as approvers_of_parts,
         content::{Doing, Named, StoredOperation, candidates_of, digest_of, doing, operations_of},
         counted_approvers, rules_read, stale_base, stale_operation,
     },
+    policy::Policy,
     request::{EditionUse, EnvironmentWrite, Principal, Refusal, Undelete, UsedEdition, Write, WriteRequest},
 };
 use concord_model::{

@@ -317,7 +317,8 @@ impl Writes {
         if request.edition.is_none() {
             return Ok(refusal);
         }
-        let Authorized { principal, .. } = authorize(state, &self.cx.policies, request, || self.clock.log_time(state))?;
+        let Authorized { principal, .. } =
+            authorize(state, &self.cx.policies, request, || self.clock.log_time(state))?;
         Ok(without_values(refusal, &principal, &request.write, state))
     }
 
