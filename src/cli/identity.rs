@@ -79,7 +79,7 @@ pub(super) enum IdentityCommand {
         /// The name of the provider
         name: String,
     },
-    /// Create or replace an identity provider
+    /// Put an identity provider: create it, or replace it
     Set(SetArgs),
     /// Say check by check why a login with a token succeeds or fails; exits 1 if it fails
     Try {
@@ -117,7 +117,7 @@ pub(super) enum RoleCommand {
         /// The name of the role
         name: String,
     },
-    /// Create or replace a role
+    /// Put a role: create it, or replace it
     Set(SetArgs),
     /// Delete a role
     #[command(visible_alias = "delete")]
@@ -165,7 +165,7 @@ pub(super) struct RmArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example, in a CI job: export CONCORD_API_KEY=$(concord login --provider gitlab --token-file token)\n\nThe \
-                  session is used as an access key is, and ends by itself. `concord logout` ends it at once."
+                  session is used as an access key is, and expires. `concord logout` ends it at once."
 )]
 pub(super) struct LoginArgs {
     #[command(flatten)]
@@ -263,7 +263,7 @@ pub(super) fn log_in(args: &LoginArgs) -> Result<(), Failure> {
     let client = Client::new(args.node.options_without_key(&tries_of_operator())?)?;
     interrupt::listen()?;
     let data = run_async(async {
-        // A session that was opened and not received ends by itself.
+        // A session that was opened and not received expires.
         let request = Request::new(Method::POST, LOGIN).json(&body).retry(Retry::OtherNode);
         Ok(client.send(request).await?.data()?)
     })?;

@@ -120,7 +120,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, IsTerminal as _},
     panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -479,15 +479,7 @@ fn run_command(command: CliCommand, before: &Unrestricted) -> Result<(), Failure
         CliCommand::Session(command) => identity::run_session(command),
         CliCommand::Login(args) => identity::log_in(&args),
         CliCommand::Logout(node) => identity::log_out(&node),
-        CliCommand::RecoverRoot { data_dir, format } => {
-            const COLUMNS: Columns = Columns { name: "root", narrow: &[("ROOT KEY", "/root")], wide: &[] };
-            let asked = node::recover_root(&data_dir);
-            print(
-                &format,
-                asked.map(|()| json!({ "root": "enabled at the next start of this node" })),
-                &COLUMNS,
-            )
-        }
+        CliCommand::RecoverRoot { data_dir, format } => recover_root(&data_dir, &format),
         CliCommand::Backup(args) => backup::back_up(&args),
         CliCommand::Recover(args) => recover::run(&args),
         CliCommand::Plan(args) => capacity::run(&args),
@@ -502,6 +494,12 @@ fn run_command(command: CliCommand, before: &Unrestricted) -> Result<(), Failure
         }
         CliCommand::Audit(command) => audit::run(command),
     }
+}
+
+fn recover_root(data_dir: &Path, format: &OutputArgs) -> Result<(), Failure> {
+    const COLUMNS: Columns = Columns { name: "root", narrow: &[("ROOT KEY", "/root")], wide: &[] };
+    let asked = node::recover_root(data_dir);
+    print(format, asked.map(|()| json!({ "root": "enabled at the next start of this node" })), &COLUMNS)
 }
 
 fn serve(args: ServeArgs) -> Result<(), Failure> {

@@ -183,6 +183,7 @@ impl Code {
     ];
 
     /// As it is sent.
+    #[expect(clippy::too_many_lines, reason = "one table, a code in a line")]
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::AccessKeyExists => "access_key_exists",

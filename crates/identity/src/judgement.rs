@@ -313,8 +313,8 @@ impl<'t> Checks<'t> {
         let key = keys.find(algorithm, token.key_id.as_deref());
         let kind = algorithm.kind();
         let (wanted, absent) = match &token.key_id {
-            Some(id) => (format!("a {kind} key with the `kid` `{}`", shown(id)), "none"),
-            None => (format!("one {kind} key, as the token has no `kid`"), "none, or several"),
+            Some(id) => (format!("key `{}` of type {kind}", shown(id)), "none"),
+            None => (format!("one key of type {kind}, as the token has no `kid`"), "none, or several"),
         };
         let found =
             if key.is_some() { "found".to_owned() } else { format!("{absent} of {} keys", keys.len()) };

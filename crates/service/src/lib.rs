@@ -172,6 +172,7 @@ pub use membership::change::{Changed, MemberChange};
 pub use memory_budget::{Reservation, Share};
 // The queue in which also the requests of clients wait: it holds no state.
 pub use concord_consensus::fair_queue;
+pub use concord_identity::Reason as TokenReason;
 pub use concord_state::seen::Variant;
 pub use origin::{CallerAddress, Origin, RequestWork};
 pub use read::view::{DefinitionView, DeletedDefinition, DeletedList};

@@ -10,7 +10,6 @@ use crate::{
     access_keys::body::GRANTS,
     body::fields::{self, BodyFields, FieldType},
     openapi::schemas::{any_value, integer, object, reference, text},
-    reply::Problem,
 };
 use concord_model::{
     access_key::{Grants, Quota},
@@ -18,11 +17,6 @@ use concord_model::{
     limits::{KEY_BYTES_MAX, ROLE_MEMBERS_MAX, SESSION_S, SESSION_S_DEFAULT, TOKEN_BYTES_MAX},
 };
 use concord_service::NewRole;
-
-/// The body that creates or replaces a provider: its document, which the service validates.
-pub(crate) fn document(body: Value) -> Result<Document, Problem> {
-    Ok(Document::new(body))
-}
 
 /// The body that creates or replaces a role.
 pub(crate) fn new_role(fields: &mut BodyFields) -> NewRole {

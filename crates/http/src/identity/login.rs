@@ -18,7 +18,7 @@ use crate::{
     quota,
     reply::{Problem, Reply},
 };
-use concord_model::limits::TOKEN_BYTES_MAX;
+use concord_model::{key::Key, limits::TOKEN_BYTES_MAX};
 use concord_service::{FailedLogin, OpenedSession, Refusal, Share};
 
 /// Bytes of a body at most: a token, a name, and what JSON needs.
@@ -55,7 +55,7 @@ async fn opened(api: &Api, asked: MatchedRequest) -> Result<OpenedSession, Box<R
 }
 
 fn reply(session: &OpenedSession) -> Reply {
-    let roles: Vec<&str> = session.roles.iter().map(|role| role.as_str()).collect();
+    let roles: Vec<&str> = session.roles.iter().map(Key::as_str).collect();
     let data = Object::new()
         .unescaped("session", session.text.expose())
         .unescaped("session_id", session.text.id().as_str())

@@ -20,15 +20,17 @@ use super::{
     json::Object,
     reply::{Problem, Reply},
 };
-use body::{document, new_role, token};
+use body::{new_role, token};
 use concord_model::{
     access_key::{KeyId, Quota},
+    document::Document,
     error::{IdentityRejection, Rejection},
+    key::Key,
     query::QueryError,
 };
 use concord_service::{
     IdentityWrite, LoggedIn, ProviderView, Refusal, RoleView, Service, SessionView, StoredIdentity,
-    TriedRole, TriedToken,
+    TokenReason, TriedRole, TriedToken,
 };
 
 /// Sessions of a page, unless the query says how many.
@@ -60,7 +62,8 @@ pub(super) async fn get_provider(service: Service, request: ReadRequest) -> Resu
 pub(super) async fn put_provider(service: Service, request: BodyRequest) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
     let expect = request.condition.for_create_or_replace();
-    let document = request.read_value(&service, document).await?;
+    // The service validates it.
+    let document = request.read_value(&service, |body| Ok(Document::new(body))).await?;
     let stored = service.identities.put_provider(request.caller, request.name, document, expect).await?;
     let data = provider_json(&stored.view);
     let location = format!("{PROVIDERS}{}", stored.view.record.name);
@@ -238,7 +241,7 @@ fn quota_json(quota: &Quota) -> Value {
 }
 
 fn session_json(session: &SessionView, own: Option<&KeyId>) -> String {
-    let roles: Vec<&str> = session.roles.iter().map(|role| role.as_str()).collect();
+    let roles: Vec<&str> = session.roles.iter().map(Key::as_str).collect();
     Object::new()
         .unescaped("session_id", session.id.as_str())
         .value("owner", &session.owner)
@@ -253,7 +256,7 @@ fn session_json(session: &SessionView, own: Option<&KeyId>) -> String {
 
 /// What `whoami` shows of the session of a request.
 pub(super) fn own_session_json(session: &LoggedIn) -> String {
-    let roles: Vec<&str> = session.roles.iter().map(|role| role.as_str()).collect();
+    let roles: Vec<&str> = session.roles.iter().map(Key::as_str).collect();
     Object::new()
         .unescaped("session_id", session.machine.session.as_str())
         .value("provider", &session.provider.as_str())
@@ -275,7 +278,7 @@ fn tried_json(tried: &TriedToken) -> String {
     let roles: Vec<Value> = roles.iter().map(tried_role_json).collect();
     Object::new()
         .value("accepted", &reason.is_none())
-        .value("reason", &reason.map(|reason| reason.text()))
+        .value("reason", &reason.map(TokenReason::text))
         .value("checks", &checks)
         .raw("claims", claims.as_deref().unwrap_or("null"))
         .value("roles", &roles)

@@ -106,7 +106,7 @@ fn providers() -> Vec<OperationEntry> {
             .success(200, "identity provider found", payload("IdentityProvider", provider()), RECORD_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
-        describe(TAG, "put_identity_provider", "Create or replace an identity provider")
+        describe(TAG, "put_identity_provider", "Put an identity provider")
             .description(
                 "Its sessions end if it trusts others than before. It needs all permissions of the roles that name it. The \
                  issuer of a provider never changes. More than ten changes of providers and roles at once, or one a second, get 429.",
@@ -158,7 +158,7 @@ fn roles() -> Vec<OperationEntry> {
             .response(304, "The client has the current version.", None, RECORD_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404]),
-        describe(TAG, "put_role", "Create or replace a role")
+        describe(TAG, "put_role", "Put a role")
             .description(
                 "It needs all grants of the role, before and after. Sessions have the new permissions at once. No machine \
                  has `approve`, `bypass` or `keys`.",

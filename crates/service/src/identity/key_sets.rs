@@ -106,7 +106,7 @@ impl KeySetTask {
         let policy = self.cx.options.identity_calls;
         let make = async || {
             let made = run_blocking(move || OutgoingClient::new(policy, None)).await;
-            made.map_err(|refusal| format!("{refusal:?}"))?
+            made.map_err(|error| format!("{error:?}"))?
         };
         self.client.get_or_try_init(make).await
     }
@@ -278,3 +278,6 @@ pub(crate) fn alarms(state: &State, policy: &Policy, now: Timestamp) -> Vec<Alar
     });
     late.collect()
 }
+
+#[cfg(test)]
+mod tests;

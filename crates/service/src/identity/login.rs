@@ -4,7 +4,7 @@
 //! token itself does not leave the node, and no node asks the provider about it. If another policy or key set counts by the
 //! time of the entry, nothing is opened, and the node validates the token again.
 //!
-//! A token of a key that the key set lacks is rejected at once. The leader is asked to fetch the keys soon, so that the
+//! A token of a key that the key set lacks is rejected at once. The node tells the leader to fetch the keys soon, so that the
 //! same token is accepted some seconds later.
 //!
 //! **Invariants:** a session is opened only for a token that was validated by the providers, roles and keys that count when

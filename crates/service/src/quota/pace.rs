@@ -1,6 +1,6 @@
 //! A rate for each of many keys: addresses, owners of sessions.
 //!
-//! **Invariant:** at most so many keys are kept. The one with the least use is forgotten first; a key without use takes no
+//! **Invariant:** at most so many keys are kept. The one with the least use is dropped first; a key without use takes no
 //! memory.
 
 use std::collections::BTreeMap;

@@ -113,7 +113,7 @@ impl Principal {
         Self { id: name.into(), secret: *opened, holder: Holder::Session(session) }
     }
 
-    /// Somebody with these grants, and nothing else: to compare them with what is asked.
+    /// Somebody with these grants, and nothing else: to compare them with those of a request.
     pub(crate) fn with_grants(grants: Grants) -> Self {
         let key = AccessKey {
             id: KeyId::of_bytes(&[0; 16]),

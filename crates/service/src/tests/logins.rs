@@ -15,20 +15,20 @@ use concord_model::{
 };
 use request::{ChangeWrite, IdentityWrite, NewEdition, NewRole, ProposedOperations};
 
-const ISSUER: &str = "https://ci.example.com";
+pub(crate) const ISSUER: &str = "https://ci.example.com";
 const CONSISTENCY: Consistency = Consistency { level: Level::Linearizable, min_revision: None };
 
 /// A node that leads, with the provider `ci`.
-struct World {
-    node: Scripted,
-    issuer: TestIssuer,
+pub(crate) struct World {
+    pub(crate) node: Scripted,
+    pub(crate) issuer: TestIssuer,
 }
 
 fn caller(principal: Principal) -> Caller {
     Caller { principal, ..write().0 }
 }
 
-fn root() -> Caller {
+pub(crate) fn root() -> Caller {
     caller(Principal::root())
 }
 
@@ -51,7 +51,7 @@ fn role(grants: Grants, environment: &str, session_s: u64) -> NewRole {
 }
 
 impl World {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let node = Scripted::start().await;
         node.fake.lead(Some(1));
         node.hear_clocks(&[(2, node.true_time()), (3, node.true_time())]);
@@ -80,14 +80,14 @@ impl World {
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }
 
-    async fn put_provider(&self, value: Value) -> Result<DecidedWrite, Refusal> {
+    pub(crate) async fn put_provider(&self, value: Value) -> Result<DecidedWrite, Refusal> {
         self.pause().await;
         let identities = &self.node.service.identities;
         let stored = identities.put_provider(root(), "ci".into(), document(value), Expect::Any).await?;
         Ok(stored.written)
     }
 
-    async fn put_role(&self, name: &str, role: NewRole) -> Result<DecidedWrite, Refusal> {
+    pub(crate) async fn put_role(&self, name: &str, role: NewRole) -> Result<DecidedWrite, Refusal> {
         self.put_role_as(root(), name, role).await
     }
 
@@ -100,11 +100,11 @@ impl World {
         self.node.service.identities.run(caller, write).await
     }
 
-    fn token(&self, subject: &str, environment: &str) -> String {
+    pub(crate) fn token(&self, subject: &str, environment: &str) -> String {
         self.issuer.token(ISSUER, subject, environment, self.node.true_time().0 / 1_000_000)
     }
 
-    async fn log_in(&self, subject: &str, environment: &str) -> Result<OpenedSession, Refusal> {
+    pub(crate) async fn log_in(&self, subject: &str, environment: &str) -> Result<OpenedSession, Refusal> {
         let opened = self.node.service.logins.log_in("ci", &self.token(subject, environment)).await;
         opened.map_err(|FailedLogin { refusal, .. }| refusal)
     }
@@ -122,7 +122,7 @@ impl World {
     }
 }
 
-fn writers() -> NewRole {
+pub(crate) fn writers() -> NewRole {
     role(grants(&[(&[Verb::Read, Verb::Write], "prod.*")]), "prod", 3600)
 }
 
@@ -249,7 +249,7 @@ async fn a_forged_token_opens_nothing_and_the_reason_is_told() {
     let tried = world.node.service.identities.try_token(&Principal::root(), "ci", &wrong).await.unwrap();
     let failing: Vec<&str> =
         tried.checks.iter().filter(|check| !check.holds).map(|check| check.name.as_str()).collect();
-    assert_eq!((tried.reason.map(|reason| reason.text()), failing), (Some("audience"), vec!["aud"]));
+    assert_eq!((tried.reason.map(concord_identity::Reason::text), failing), (Some("audience"), vec!["aud"]));
     let good = world.token("job", "prod");
     let tried = world.node.service.identities.try_token(&Principal::root(), "ci", &good).await.unwrap();
     assert!(tried.roles.len() == 1 && tried.roles[0].holds && tried.session_s == Some(3600), "{tried:?}");

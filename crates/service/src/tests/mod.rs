@@ -1,6 +1,6 @@
 //! A node without consensus: what it rejects, and why.
 
-mod logins;
+pub(crate) mod logins;
 mod permissions;
 mod readers;
 mod virtual_time;

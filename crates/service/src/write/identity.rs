@@ -75,7 +75,7 @@ fn parsed_provider(document: &Document) -> Result<Provider, Invalid> {
     if let KeySource::Url { ca: Some(ca), .. } = &provider.keys
         && let Err(error) = OwnAuthorities::from_pem(ca)
     {
-        let msg = format!("expected certificates of authorities, as PEM: {error}");
+        let msg = format!("expected PEM certificates of certificate authorities: {error}");
         return Err(Violation::at(vec!["keys".into(), "ca".into()], msg).into());
     }
     Ok(provider)
