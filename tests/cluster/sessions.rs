@@ -11,9 +11,10 @@ use tokio::{task::JoinHandle, time::Instant};
 use super::revoked::{four_configs, none_after, none_began_after, start_writers};
 use crate::{
     harness::{
-        Client, Cluster, check, eventually,
+        Client, Cluster, check,
+        clock::unix_s,
+        eventually,
         load::{config, define},
-        time::unix_s,
     },
     spec::identity::{LOGIN, PROVIDERS, ROLES, SESSIONS},
 };

@@ -7,7 +7,7 @@ use saphyr_parser::Parser;
 use serde_json::{Value, json};
 
 use super::{LIMITS, User, revision};
-use crate::harness::{Cluster, time::unix_s};
+use crate::harness::{Cluster, clock::unix_s};
 
 const FORMATS: [&str; 8] = ["table", "wide", "markdown", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
 

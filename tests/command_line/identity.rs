@@ -4,7 +4,7 @@ use concord_identity::testing::TestIssuer;
 use serde_json::{Value, json};
 
 use super::User;
-use crate::harness::{Cluster, time::unix_s};
+use crate::harness::{Cluster, clock::unix_s};
 
 const ISSUER: &str = "https://ci.example.com";
 

@@ -12,6 +12,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Node;
 
+/// The time of this machine's clock, in seconds since 1970.
+pub(crate) fn unix_s() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).expect("a time of this century")
+}
+
 /// Where distributions install the library for programs with threads.
 const LIBRARIES: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",

@@ -12,11 +12,6 @@ use std::time::{Duration, Instant};
 
 use super::PAUSE;
 
-/// The time of this machine's clock, in seconds since 1970.
-pub(crate) fn unix_s() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_second()).expect("a time of this century")
-}
-
 /// Lets a fault, a load or a slow request last.
 pub(crate) async fn lasts(time: Duration) {
     tokio::time::sleep(time).await;

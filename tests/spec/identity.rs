@@ -4,7 +4,7 @@ use concord_identity::testing::TestIssuer;
 use serde_json::{Value, json};
 
 use super::{Run, environments::code, on_leader_and_follower};
-use crate::harness::{Answer, Client, time::unix_s};
+use crate::harness::{Answer, Client, clock::unix_s};
 
 pub(crate) const PROVIDERS: &str = "/api/v1/identity_provider/";
 pub(crate) const ROLES: &str = "/api/v1/role/";
