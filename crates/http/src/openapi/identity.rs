@@ -233,23 +233,17 @@ pub(super) fn payloads() -> Vec<NamedSchema> {
     let keys = closed(vec![("count", integer(0).into()), ("confirmed_at", time().into())], Vec::new());
     let provider = vec![
         ("provider", text().into()),
-        ("document", json_object().into()),
+        ("document", reference("IdentityProviderDocument")),
         ("keys", utoipa::openapi::schema::OneOfBuilder::new().item(keys).item(null()).into()),
         ("sessions", integer(0).into()),
         ("created_at", time().into()),
         ("modified_at", time().into()),
     ];
-    let quota = closed(
-        vec![
-            ("requests_per_second", nullable(Type::Integer).into()),
-            ("writes_per_second", nullable(Type::Integer).into()),
-        ],
-        Vec::new(),
-    );
     let role = vec![
         ("role", text().into()),
         ("grants", grants().into()),
-        ("quota", quota.into()),
+        // Without a name of its own, generators give it that of the body's.
+        ("quota", reference("RoleQuota")),
         ("members", ArrayBuilder::new().items(reference("RoleMember")).into()),
         ("session_s", integer(1).into()),
         ("created_at", time().into()),
