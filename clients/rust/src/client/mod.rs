@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -23,7 +23,7 @@ use crate::{
     Answer, Error, Login, Pages, Refusal, Request, Retry, Tls, Watch,
     answer::warnings_of,
     environment::{Environment, keys_of},
-    login::{Credential, Shown},
+    login::Credential,
     reader::{Reader, host_name},
 };
 
@@ -360,25 +360,30 @@ impl Client {
         check_headers(request, None)?;
         let shown = self.0.credential.shown(self, deadline).await?;
         let result = self.stream_with(request, deadline, &shown).await;
-        if !self.is_to_log_in(result.as_ref().err(), &shown).await {
+        if !self.is_to_log_in(result.as_ref().err(), &shown) {
             return result;
         }
         let shown = self.0.credential.shown(self, deadline).await?;
         self.stream_with(request, deadline, &shown).await
     }
 
+    #[cfg(test)]
+    pub(crate) fn credential(&self) -> &Credential {
+        &self.0.credential
+    }
+
     /// Whether a session was rejected, and the request can be made again with another one. It was certainly not applied.
-    async fn is_to_log_in(&self, error: Option<&Error>, shown: &Shown) -> bool {
+    fn is_to_log_in(&self, error: Option<&Error>, shown: &HeaderValue) -> bool {
         let is_rejected =
             matches!(error, Some(Error::Refused(refusal)) if refusal.status == StatusCode::UNAUTHORIZED);
-        is_rejected && self.0.credential.forget(shown).await
+        is_rejected && self.0.credential.forget(shown)
     }
 
     async fn stream_with(
         &self,
         request: &Request,
         deadline: Instant,
-        shown: &Shown,
+        shown: &HeaderValue,
     ) -> Result<(reqwest::Response, String), Error> {
         let mut attempts = Attempts::new(self, request, deadline);
         loop {
@@ -407,7 +412,7 @@ impl Client {
         check_headers(&request, key.as_deref())?;
         let shown = self.0.credential.shown(self, deadline).await?;
         let result = self.open_with(&request, deadline, (key.clone(), Some(&shown))).await;
-        if !self.is_to_log_in(result.as_ref().err(), &shown).await {
+        if !self.is_to_log_in(result.as_ref().err(), &shown) {
             return result;
         }
         let shown = self.0.credential.shown(self, deadline).await?;
@@ -433,7 +438,7 @@ impl Client {
         &self,
         request: &Request,
         deadline: Instant,
-        (key, shown): (Option<String>, Option<&Shown>),
+        (key, shown): (Option<String>, Option<&HeaderValue>),
     ) -> Result<(Received, String), Error> {
         let mut attempts = Attempts::new(self, request, deadline);
         attempts.key = key.clone().or_else(|| shown.is_none().then(String::new));
@@ -506,11 +511,11 @@ impl Client {
         request: &Request,
         url: &str,
         left: Duration,
-        (id, idempotency_key, shown): (&str, Option<&str>, Option<&Shown>),
+        (id, idempotency_key, shown): (&str, Option<&str>, Option<&HeaderValue>),
     ) -> Result<reqwest::Response, Failed> {
         let mut built = self.0.http.request(request.method.clone(), url).header("x-request-id", id);
         if let Some(shown) = shown {
-            built = built.header("authorization", shown.header.clone());
+            built = built.header("authorization", shown.clone());
         }
         for (name, value) in &request.headers {
             built = built.header(*name, value);
@@ -557,7 +562,7 @@ fn problem_of(url: &str) -> Option<String> {
 fn check_header(what: &str, text: &str) -> Result<(), Error> {
     let invalid =
         |_| Error::Usage(format!("the {what} contains characters that are not allowed in a header"));
-    http::HeaderValue::from_bytes(text.as_bytes()).map(drop).map_err(invalid)
+    HeaderValue::from_bytes(text.as_bytes()).map(drop).map_err(invalid)
 }
 
 /// Rejects headers that can't be sent. Later they would look like a node that can't be reached.
