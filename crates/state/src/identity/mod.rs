@@ -39,7 +39,9 @@ use super::{
 };
 use concord_model::{
     access_key::{KeyId, SessionUse},
-    command::{IdentityCommand, KeptOfProvider, NewSession, Outcome, PolicyChange, StepOutcome, Verdict},
+    command::{
+        Expect, IdentityCommand, KeptOfProvider, NewSession, Outcome, PolicyChange, StepOutcome, Verdict,
+    },
     error::{IdentityRejection, Rejection},
     key::Key,
     limits::{MACHINE_SESSIONS_MAX, PROVIDERS_MAX, ROLES_MAX, SESSIONS_OF_OWNER_MAX, SESSIONS_SWEPT_MAX},
@@ -198,11 +200,7 @@ impl State {
                 self.put_provider(context, of, (*keeps, text), edits)?
             }
             IdentityCommand::DeleteProvider(of) => {
-                let before = expected(
-                    self.provider_record(of.name.as_str()),
-                    of.expect,
-                    IdentityRejection::ProviderNotFound.into(),
-                )?;
+                let before = self.expected_provider(&of.name, of.expect)?;
                 let before = before.ok_or(IdentityRejection::ProviderNotFound)?;
                 let keys = self.key_set_record(before.name.as_str()).map(Arc::clone);
                 for gone in keys.into_iter().chain([before]) {
@@ -212,11 +210,7 @@ impl State {
                 StepOutcome::Deleted
             }
             IdentityCommand::PutRole { of, text } => {
-                let before = expected(
-                    self.role_record(of.name.as_str()),
-                    of.expect,
-                    IdentityRejection::RoleNotFound.into(),
-                )?;
+                let before = self.expected_role(&of.name, of.expect)?;
                 if before.is_none() && self.identity.roles.len() >= ROLES_MAX {
                     return Err(IdentityRejection::TooManyRoles.into());
                 }
@@ -224,21 +218,13 @@ impl State {
                 self.put_document(context, of, (before, SystemBody::Role, text), edits)
             }
             IdentityCommand::DeleteRole(of) => {
-                let before = expected(
-                    self.role_record(of.name.as_str()),
-                    of.expect,
-                    IdentityRejection::RoleNotFound.into(),
-                )?;
+                let before = self.expected_role(&of.name, of.expect)?;
                 self.put_system_record(Some(before.ok_or(IdentityRejection::RoleNotFound)?), None, edits);
                 self.renew_policy(context, edits);
                 StepOutcome::Deleted
             }
             IdentityCommand::EndSessions { name, expect } => {
-                let before = expected(
-                    self.provider_record(name.as_str()),
-                    *expect,
-                    IdentityRejection::ProviderNotFound.into(),
-                )?;
+                let before = self.expected_provider(name, *expect)?;
                 let before = before.ok_or(IdentityRejection::ProviderNotFound)?;
                 self.distrust(context, &before, edits);
                 // What others decide by the claims of its machines is evaluated again.
@@ -266,6 +252,16 @@ impl State {
         Ok(context.applied(done))
     }
 
+    /// The provider that a command changes, if it meets the precondition.
+    fn expected_provider(&self, name: &Key, expect: Expect) -> Result<Option<Arc<SystemRecord>>, Rejection> {
+        expected(self.provider_record(name.as_str()), expect, IdentityRejection::ProviderNotFound.into())
+    }
+
+    /// The same of a role.
+    fn expected_role(&self, name: &Key, expect: Expect) -> Result<Option<Arc<SystemRecord>>, Rejection> {
+        expected(self.role_record(name.as_str()), expect, IdentityRejection::RoleNotFound.into())
+    }
+
     fn put_provider(
         &mut self,
         context: EntryContext,
@@ -273,11 +269,7 @@ impl State {
         (keeps, text): (KeptOfProvider, &Arc<str>),
         edits: &mut Vec<Edit>,
     ) -> Result<StepOutcome, Rejection> {
-        let before = expected(
-            self.provider_record(of.name.as_str()),
-            of.expect,
-            IdentityRejection::ProviderNotFound.into(),
-        )?;
+        let before = self.expected_provider(&of.name, of.expect)?;
         if before.is_none() && self.identity.providers.len() >= PROVIDERS_MAX {
             return Err(IdentityRejection::TooManyProviders.into());
         }
